@@ -432,7 +432,7 @@ def test_less_than_ten_players_say_nothing_about_others(bound):
 
 
 def test_an_episode_without_a_player_is_refused_if_players_are_the_unit():
-    with pytest.raises(ValueError, match=r"line 1: names no player, as players are the unit; .*--table.player"):
+    with pytest.raises(ValueError, match=r"line 1: names no player, which --unit player takes; .*--table.player"):
         certify(unit="player")
 
 

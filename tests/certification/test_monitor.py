@@ -119,14 +119,18 @@ def test_bad_input_is_refused_in_one_line():
 def test_the_command_line_ends_with_3_on_alarm(tmp_path, capsys):
     rng = np.random.default_rng(0)
     for name, mean in (("new", 0.1), ("control", 0.4)):
-        rows = [f"0,0,{int(paid)}" for paid in rng.random(1000) < mean]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["obs_0,action,reward", *rows]) + "\n")
+        rows = [f"0,0,{int(paid)},{name} {k % 50}" for k, paid in enumerate(rng.random(1000) < mean)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["obs_0,action,reward,player", *rows]) + "\n")
     files = [str(tmp_path / "new.csv"), "--control", str(tmp_path / "control.csv"), "--table.one-step"]
     assert main(["monitor", *files, "--return-range", "0", "1", "--out", str(tmp_path / "run")]) == 3
     assert capsys.readouterr().out.startswith("ALARM: the new policy is worse")
     run = runs.read(tmp_path / "run")
     assert run.finished()["alarm"]
     assert [figure.name for figure in run.figures] == ["gain.png"]
+    by_player = ["--return-range", "0", "1", "--unit", "player", "--out", str(tmp_path / "players")]
+    assert main(["monitor", *files, *by_player]) == 3
+    assert "1,000 live episodes of 50 players against 1,000 control episodes of 50" in capsys.readouterr().out
+    assert [figure.name for figure in runs.read(tmp_path / "players").figures] == ["gain.png"]
     assert main(["monitor", *files]) == 2
     assert "--return-range" in capsys.readouterr().err
 
@@ -170,7 +174,9 @@ def test_a_few_players_give_an_alarm_and_are_not_proved_to_be_better():
     assert better.lower > 0
     assert better.outcome == "continue"
     assert better.warning == "But 9 players cannot show what others would gain: it takes at least 10."
-    assert rbi.monitor(bad, old_value=0.98, **options).alarm
+    worse = rbi.monitor(bad, old_value=0.98, **options)
+    assert worse.alarm
+    assert "900 live episodes of 9 players against the old value" in worse.summary()
 
 
 def test_players_in_both_groups_are_said():

@@ -43,8 +43,8 @@ POWER = 0.8
 NEEDS: dict[Method, str] = {
     "betting": "logged probabilities",
     "empirical_bernstein": "two episodes and a limit on weights (--max-weight, for episodes of one step)",
-    "student": "two episodes",
-    "bca": "two episodes",
+    "student": "two episodes (or players)",
+    "bca": "two episodes (or players)",
 }
 """What it takes for a bound to be finite."""
 PER: dict[Unit, str] = {"episode": "per episode", "player": "per episode of a random player"}
@@ -83,8 +83,8 @@ class CertifyConfig(Checked):
     """Accept more equal episodes, among each other or with those of training, than chance explains, as where a schedule
     repeats the same contexts. Copies would count as evidence."""
     unit: Unit = "episode"
-    """What is independent. player: bound the gain for new players (customers, patients), where some have several
-    episodes; each player counts once, by their mean over episodes. The log has to name them."""
+    """Unit of analysis: episodes, or players (customers, patients) if some have several episodes and the policy is for
+    others, too. Each player counts once, by their mean over episodes, and the log has to name them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

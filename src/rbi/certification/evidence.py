@@ -82,7 +82,7 @@ def player_numbers(data: Dataset) -> Array:
     if nobody.any():
         first = int(nobody.argmax())
         raise ValueError(
-            f"{place(data, first)}: names no player, as players are the unit; name their column (--table.player)"
+            f"{place(data, first)}: names no player, which --unit player takes; name their column (--table.player)"
         )
     _, firsts, numbers = np.unique(data.records["player"], return_index=True, return_inverse=True)
     found: Array = firsts.argsort().argsort()[numbers]

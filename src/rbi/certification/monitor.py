@@ -40,8 +40,8 @@ class MonitorConfig(Checked):
     """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
     count as evidence."""
     unit: Unit = "episode"
-    """What is independent. player: compare means over players, each by the mean return of their episodes, where the
-    policy was assigned by player. The logs have to name them."""
+    """Unit of analysis: episodes, or players (customers, patients) if each was assigned to one of the policies. Each
+    player counts once, by their mean over episodes, and the logs have to name them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,12 +77,12 @@ class MonitorResult:
 
     def summary(self) -> str:
         """The outcome in one sentence, and the warning if there is one."""
-        live, control, per = f"{self.episodes:,} live episodes", f"{self.control_episodes:,} control episodes", ""
-        always = "at any time"
+        live, per, always = f"{self.episodes:,} live episodes", "", "at any time"
+        against = f"{self.control_episodes:,} control episodes" if self.control_episodes else "the old value"
         if self.unit == "player":
-            live, control = f"{live} of {self.players:,} players", f"{control} of {self.control_players:,} players"
+            live += f" of {self.players:,} players"
+            against += f" of {self.control_players:,} players" if self.control_players else ""
             per, always = " of a random player", "at any time at which the logged players' episodes are complete"
-        against = control if self.control_episodes else "the old value"
         numbers = f"{self.estimate:+.4g} per episode{per} ({self.lower:+.4g} to {self.upper:+.4g})"
         seen = f"{live} against {against}: {numbers}, {100 * self.confidence:g}% {always}"
         outcome = {

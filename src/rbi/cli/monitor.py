@@ -28,6 +28,7 @@ class Monitor(FromData):
         "old-value",
         "policy",
         "confidence",
+        "unit",
         "table.action",
         "table.reward",
         "table.observations",
@@ -53,8 +54,8 @@ class Monitor(FromData):
     """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
     count as evidence."""
     unit: Unit = "episode"
-    """What is independent. player: compare means over players, each by the mean return of their episodes, where the
-    policy was assigned by player. The logs have to name them."""
+    """Unit of analysis: episodes, or players (customers, patients) if each was assigned to one of the policies. Each
+    player counts once, by their mean over episodes, and the logs have to name them."""
 
     def run(self, argv: Sequence[str]) -> int:
         from rbi.report import improve as report

@@ -110,8 +110,8 @@ class ImproveConfig(Checked):
     """Smallest and largest possible sum of an episode's rewards, for a proved decision (default: the observed
     range, which proves nothing; see `rbi certify`)."""
     unit: Unit = "episode"
-    """What the parts of the data and the decision are made of. player: all episodes of a player (customer, patient) are
-    in the same part, and the decision is about new players; each counts once. The log has to name them."""
+    """Unit of analysis: episodes, or players (customers, patients) if the policy is for others, too. All episodes of a
+    player are in one part of the data then, and each player counts once in the decision. The log has to name them."""
 
 
 @dataclass(frozen=True, repr=False)
