@@ -7,6 +7,7 @@ Worlds with a known truth draw logs again and again; each cell is one world, one
     python -m benchmarks.coverage                # all cells, 1,000 repetitions each: about 15 minutes on 2 cores
     python -m benchmarks.coverage --quick        # 200 repetitions, up to 1,000 episodes
     python -m benchmarks.coverage --widths       # widths of proved bounds side by side
+    python -m benchmarks.coverage --players      # players whose gains differ, with episodes or players as the unit
     python -m benchmarks.coverage --speed        # time of a decision about a million one-step episodes
 """
 
@@ -24,6 +25,7 @@ from scipy import stats
 import rbi
 from benchmarks.timing import machine
 from rbi.certification import bounds
+from rbi.certification.monitor import difference_over_time
 from rbi.lab.spi import worlds as spi_worlds
 from rbi.networks import make_networks, offline_network
 from rbi.observations import ObservationSpec
@@ -372,6 +374,7 @@ def main():
         "--out", type=Path, help="JSON file (default: benchmarks/results/coverage.json); cells are added"
     )
     parser.add_argument("--widths", action="store_true", help="only compare the widths of proved bounds")
+    parser.add_argument("--players", action="store_true", help="only players whose gains differ")
     parser.add_argument("--speed", action="store_true", help="only time rbi.certify on a million one-step episodes")
     args = parser.parse_args()
     if args.speed:
@@ -384,6 +387,13 @@ def main():
         out = args.out or RESULTS / "coverage-widths.json"
         head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage --widths", "machine": machine()}
         out.write_text(json.dumps(head | {"rows": measure_widths()}, indent=1) + "\n")
+        return 0
+    if args.players:
+        out = args.out or RESULTS / "coverage-players.json"
+        head = {"benchmark": "coverage", "command": "python -m benchmarks.coverage --players", "machine": machine()}
+        some = args.repetitions or REPETITIONS
+        found = {"rows": measure_players(some), "groups": [measure_groups(players, some) for players in GROUPS]}
+        out.write_text(json.dumps(head | found, indent=1) + "\n")
         return 0
     repetitions = args.repetitions or (200 if args.quick else REPETITIONS)
     out = args.out or (None if args.quick else RESULTS / "coverage.json")
@@ -405,6 +415,93 @@ def main():
     broken = [r for r in rows if r["must_hold"] and not r["holds"]]
     print(f"{len(rows)} rows; proved bounds that do not hold: {len(broken)}")
     return 1 if broken else 0
+
+
+# Players whose gains differ
+
+
+POPULATIONS = {
+    "all players alike": ((0.0,), (1.0,)),
+    "each gains or loses 0.1": ((-0.1, 0.1), (0.5, 0.5)),
+    "one in ten loses 0.09, others gain 0.01": ((-0.09, 0.01), (0.1, 0.9)),
+    "half of them gain 0.1": ((0.0, 0.1), (0.5, 0.5)),
+}
+"""Gains of players, and how frequent each is."""
+PLAYER_NUMBERS, PLAYER_EPISODES = (10, 20, 50, 200), (10, 30, 80)
+GROUPS, AVERAGES, PLAYER_LOOKS = (20, 50), 0.2, 4
+"""Players of each group of a live test, standard deviation of their mean returns, and looks at a growing log."""
+
+
+def population(name, counts):
+    """Terms (W - 1) r `[repetitions, episodes]` of players with these numbers of episodes, one after the other.
+
+    Actions 0 and 1 are equally likely, and reroute(0.5,1.5) moves a quarter to action 1.
+    """
+    gains, shares = POPULATIONS[name]
+
+    def draw(rng, repetitions):
+        gain = rng.choice(gains, (repetitions, len(counts)), p=shares)
+        a = rng.integers(0, 2, (repetitions, counts.sum()))
+        return (a - 0.5) * bernoulli(rng, 0.5 + 4 * np.repeat(gain, counts, axis=1) * (a - 0.5))
+
+    return World(name, draw, float(np.dot(gains, shares)), -1.0, spread=0.5)
+
+
+def measure_players(repetitions, numbers=PLAYER_NUMBERS, names=tuple(POPULATIONS), alpha=0.05):
+    """How often bounds of the gain of a random player exceed it, with episodes and with players as the unit."""
+    rows = []
+    for name in names:
+        for players in numbers:
+            counts = np.resize(PLAYER_EPISODES, players)
+            world, rng, at_once = (
+                population(name, counts),
+                np.random.default_rng(players),
+                NUMBERS_AT_ONCE // counts.sum(),
+            )
+            cells = {"episode": Cell(world, counts.sum(), alpha), "player": Cell(world, players, alpha)}
+            for done in range(0, repetitions, at_once):
+                x = world.draw(rng, min(at_once, repetitions - done))
+                cells["episode"].add(rng.permuted(x, axis=1), rng, repetitions)  # as `bounds.lower_bound` does
+                cells["player"].add(np.add.reduceat(x, counts.cumsum() - counts, axis=1) / counts, rng, repetitions)
+            for unit, cell in cells.items():
+                size = {"unit": unit, "players": players, "episodes": int(counts.sum())}
+                found = [
+                    cell_row(world, cell.n, 1 - alpha, method, np.concatenate(over), cell.widths[method])
+                    for method, over in cell.over.items()
+                ]
+                rows += [row | size | {"must_hold": unit == "player" and row["must_hold"]} for row in found]
+                shown = [f"{row['bound']} missed {row['missed']:.3f} deploy {row['deploy']:.3f}" for row in found]
+                print(f"{name}, {players} players, by {unit}: {'; '.join(shown)}", flush=True)
+    return rows
+
+
+def measure_groups(players, repetitions, alpha=0.05):
+    """How often `rbi.monitor` names a better one of two groups under the same policy: by episode and by player after
+    the last episode, and by player at any of several looks while all players have further episodes."""
+    rng, counts = np.random.default_rng(players), np.resize(PLAYER_EPISODES, players)
+    found = {"players": players, "repetitions": repetitions, "episode": 0, "player": 0, "player_growing": 0}
+    for _ in range(repetitions):
+        groups = []
+        for _ in range(2):
+            average = rng.normal(0.5, AVERAGES, players).clip(0, 1)
+            groups.append([bernoulli(rng, np.full(n, p)) for n, p in zip(counts, average, strict=True)])
+        found["episode"] += decided([np.concatenate(group) for group in groups], alpha)
+        looks = [
+            decided(
+                [np.array([x[: -(-len(x) * look // PLAYER_LOOKS)].mean() for x in group]) for group in groups], alpha
+            )
+            for look in range(1, PLAYER_LOOKS + 1)
+        ]
+        found["player"] += looks[-1]
+        found["player_growing"] += any(looks)
+    print(found, flush=True)
+    return found
+
+
+def decided(samples, alpha):
+    """Whether the difference of two means of values in [0, 1] is proved to be above or below 0."""
+    lower, upper = difference_over_time(samples, (0.0, 1.0), alpha, [np.array([len(x)]) for x in samples])
+    return bool(lower[-1] > 0 or upper[-1] < 0)
 
 
 # Proved bounds side by side

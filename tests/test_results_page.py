@@ -18,6 +18,7 @@ from benchmarks import (
     atari,
     atari_page,
     certificate,
+    coverage,
     monitor,
     online_page,
     population_page,
@@ -255,6 +256,37 @@ def test_the_shares_of_wrong_decisions_where_assumptions_fail_are_the_measured_o
     commits = [machine["commit"][:7] for machine in found["machines"].values()]
     assert f"{found['command']}`, commit {commits[0]}" in text
     assert f"the comparisons of groups: `--only groups`, commit {commits[1]}" in text
+
+
+def test_the_bounds_with_players_as_the_unit_are_the_measured_ones():
+    found = load("coverage-players.json")
+    rows = {(row["world"], row["players"], row["unit"], row["bound"]): row for row in found["rows"]}
+    note, page = (
+        " ".join((ROOT / "docs" / name).read_text().split())
+        for name in ("decisions/031-players-as-the-unit.md", "concepts/certificates.md")
+    )
+    bounds = ("episode", "betting"), ("player", "betting"), ("player", "student")
+    for world in coverage.POPULATIONS:
+        for players in coverage.PLAYER_NUMBERS:
+            shown = [rows[world, players, *bound] for bound in bounds]
+            cells = " | ".join(f"{row['missed']:.1%} / {row['deploy']:.1%}" for row in shown)
+            assert f"| {world} | {players} | {cells} |" in note
+    by_episode, proved, student = (rows["each gains or loses 0.1", 20, *bound]["missed"] for bound in bounds)
+    assert f"{by_episode:.0%} of the proved bounds by episode were above the true mean gain" in page
+    assert f"and {proved:.0%} of those by player; Student's t by player {student:.0%}" in page
+    _, proved, student = (rows["half of them gain 0.1", 50, *bound]["deploy"] for bound in bounds)
+    assert f"it finds this in {proved:.0%} of the logs, and in all of them with 200" in page
+    assert f"in {student:.0%} with 50" in page
+    assert rows["half of them gain 0.1", 200, "player", "betting"]["deploy"] == 1
+    assert all(row["holds"] for row in found["rows"] if row["must_hold"])
+    growing, by_episode = (
+        " and ".join(f"{row[key]:,}" for row in found["groups"]) for key in ("player_growing", "episode")
+    )
+    assert f"{growing} of 1,000 comparisons of equal policies named a better one" in note
+    assert f"by episode, players one after the other, {by_episode} did" in note
+    most = max(row["missed"] for row in found["rows"] if row["bound"] == "bca" and row["unit"] == "player")
+    assert f"BCa misses up to {most:.1%} with 10 players" in note
+    assert f"`{found['command']}`, commit {found['machine']['commit'][:7]}" in note
 
 
 def test_the_episodes_that_monitor_needs_are_the_measured_ones():

@@ -42,6 +42,17 @@ def test_estimated_probabilities_fail_with_a_hidden_cause_and_logged_ones_do_not
     assert right["deploy"] <= 0.1
 
 
+def test_where_gains_differ_by_player_bounds_hold_with_players_as_the_unit_and_not_with_episodes(monkeypatch):
+    monkeypatch.setattr(coverage, "BCA_DRAWS", 0)
+    monkeypatch.setattr(coverage, "WIDTHS", 2)
+    rows = coverage.measure_players(300, (20,), ("each gains or loses 0.1",))
+    found = {(row["unit"], row["bound"]): row for row in rows}
+    assert found["player", "betting"]["must_hold"]
+    for bound in ("betting", "student"):
+        assert found["player", bound]["holds"]
+        assert found["episode", bound]["missed"] > 0.15
+
+
 @pytest.mark.parametrize("name", ["binary rewards", "episodes of 5 steps", "Wet Chicken, 10 steps"])
 def test_the_stated_truth_is_the_mean_of_the_terms(name):
     world = WORLDS[name]

@@ -365,6 +365,77 @@ def test_a_bound_of_players_with_several_episodes_is_said_to_be_for_these_player
     assert any(f"the same {players} players" in assumption for assumption in found.assumptions) == said
 
 
+def log_of_players(gains, counts, seed=0):
+    """One-step episodes of players, one after the other, with the gain of each by reroute(0.5,1.5) to action 1."""
+    rng, of = np.random.default_rng(seed), np.repeat(np.arange(len(counts)), counts)
+    actions = rng.integers(0, 2, len(of))
+    rewards = rng.random(len(of)) < 0.5 + 4 * np.asarray(gains)[of] * (actions - 0.5)
+    log = Dataset.from_arrays(
+        np.ones((len(of), 1)), actions, rewards, np.ones(len(of)), action_probs=np.full(len(of), 0.5)
+    )
+    log.texts = [*log.texts, *(f"player {k}" for k in range(len(counts)))]
+    log.records["player"] = len(log.texts) - len(counts) + of
+    return log
+
+
+def certify_players(log, **options):
+    policy = TablePolicy(np.array([[0.5, 0.5]]), np.array([[0.0, 1.0]]))
+    return certify(policy, log, **({"compare": False, "accept_equal": True, "unit": "player"} | options))
+
+
+def test_with_players_as_the_unit_each_counts_once_in_estimate_bound_baseline_and_needs():
+    counts = np.resize([3, 50], 40)
+    log = log_of_players(np.full(40, 0.08), counts)
+    found = certify_players(log, bound="student")
+    terms, starts = (log.arrays["actions"] - 0.5) * log.scores, counts.cumsum() - counts
+    means, baselines = (np.add.reduceat(values, starts) / counts for values in (terms, log.scores))
+    assert (found.estimate, found.baseline) == approx((means.mean(), baselines.mean()))
+    width = stats.t.ppf(0.95, 39) * means.std(ddof=1) / math.sqrt(40)
+    assert found.estimate - found.lower == approx(width)
+    assert found.chosen.estimates["episode_weighted"] == approx(terms.mean())
+    assert found.chosen.weights["effective_sample_size"] <= 40
+    spread, gain = means.std(), means.mean()
+    z = width / (spread / math.sqrt(40))
+    assert found.needed["logged_players"] == max(30, math.ceil((z + stats.norm.ppf(0.8)) ** 2 * spread**2 / gain**2))
+    live = (stats.norm.ppf(0.95) + stats.norm.ppf(0.8)) ** 2 * baselines.var() * 4 / gain**2
+    assert found.needed["live_players"]["0.5"] == max(60, math.ceil(live))
+    assert "per episode of a random player" in found.headline()
+    assert f"Weighted by episodes, the estimate is {terms.mean():+.4g}" in found.reasons[0]
+    assert "players are independent and identically distributed" in found.assumptions
+    assert found.to_dict()["unit"] == "player"
+
+
+def test_players_who_gain_and_have_many_episodes_do_not_outvote_those_who_lose():
+    log = log_of_players(np.resize([0.1, -0.1], 100), np.resize([90, 10], 100))
+    assert certify_players(log, unit="episode").deploy
+    found = certify_players(log)
+    assert found.verdict == "keep"
+    assert found.estimate < 0.02 < found.chosen.estimates["episode_weighted"]
+
+
+def test_a_gain_that_players_share_is_found_with_players_as_the_unit():
+    found = certify_players(log_of_players(np.full(100, 0.1), np.full(100, 30)))
+    assert found.deploy
+    assert found.status == "proved"
+    assert 0 < found.lower < 0.1
+
+
+@pytest.mark.parametrize("bound", ["betting", "student"])
+def test_less_than_ten_players_say_nothing_about_others(bound):
+    log = log_of_players(np.full(9, 0.12), np.full(9, 300))
+    assert certify_players(log, unit="episode", bound=bound).deploy
+    found = certify_players(log, bound=bound)
+    assert found.verdict == "keep"
+    assert found.reasons[0] == (
+        "9 players cannot show what others would gain: it takes at least 10, and usually many more."
+    )
+
+
+def test_an_episode_without_a_player_is_refused_if_players_are_the_unit():
+    with pytest.raises(ValueError, match=r"line 1: names no player, which --unit player takes; .*--table.player"):
+        certify(unit="player")
+
+
 def test_long_episodes_say_from_which_horizon_weights_decide_nothing():
     steps = 60
     found = certify(log=bandit_log(1, 300, steps=steps), return_range=(0, steps))

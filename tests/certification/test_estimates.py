@@ -40,6 +40,20 @@ def doubly_robust(logged, pi, rho, low, high, limits):
     return estimates.doubly_robust(logged, estimates.expected_q(pi, logged.q, low, high), rho, low, high, limits)
 
 
+def test_weights_are_normalised_over_players_whatever_the_number_of_their_episodes():
+    """The weighted estimate of players equals that of episodes which are repeated until all players have as many."""
+    logged, pi = random_steps(episodes=6)
+    units, times = np.array([0, 1, 1, 0, 2, 0]), np.array([2, 3, 3, 2, 6, 2])
+    weights = estimates.cumulative_weights(logged, ratios(logged, pi))
+    whole, returns = (np.repeat(x, times) for x in (estimates.episode_weights(logged, weights), logged.returns()))
+    by_player = dataclasses.replace(logged, units=units)
+    value, error = estimates.weighted_importance_sampling(by_player, weights)
+    assert value == approx((whole * returns).sum() / whole.sum() - returns.mean())
+    assert error > 0
+    assert by_player.num_units == 3
+    assert estimates.weight_diagnostics(by_player, ratios(logged, pi), weights)["effective_sample_size"] <= 3
+
+
 def test_expected_q_is_the_same_in_blocks_of_any_size(monkeypatch):
     logged, pi = random_steps()
     wanted = (pi * np.clip(logged.q, 0.2, 0.7)).sum(1)

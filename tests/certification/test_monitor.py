@@ -119,14 +119,18 @@ def test_bad_input_is_refused_in_one_line():
 def test_the_command_line_ends_with_3_on_alarm(tmp_path, capsys):
     rng = np.random.default_rng(0)
     for name, mean in (("new", 0.1), ("control", 0.4)):
-        rows = [f"0,0,{int(paid)}" for paid in rng.random(1000) < mean]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["obs_0,action,reward", *rows]) + "\n")
+        rows = [f"0,0,{int(paid)},{name} {k % 50}" for k, paid in enumerate(rng.random(1000) < mean)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["obs_0,action,reward,player", *rows]) + "\n")
     files = [str(tmp_path / "new.csv"), "--control", str(tmp_path / "control.csv"), "--table.one-step"]
     assert main(["monitor", *files, "--return-range", "0", "1", "--out", str(tmp_path / "run")]) == 3
     assert capsys.readouterr().out.startswith("ALARM: the new policy is worse")
     run = runs.read(tmp_path / "run")
     assert run.finished()["alarm"]
     assert [figure.name for figure in run.figures] == ["gain.png"]
+    by_player = ["--return-range", "0", "1", "--unit", "player", "--out", str(tmp_path / "players")]
+    assert main(["monitor", *files, *by_player]) == 3
+    assert "1,000 live episodes of 50 players against 1,000 control episodes of 50" in capsys.readouterr().out
+    assert [figure.name for figure in runs.read(tmp_path / "players").figures] == ["gain.png"]
     assert main(["monitor", *files]) == 2
     assert "--return-range" in capsys.readouterr().err
 
@@ -138,6 +142,47 @@ def test_returns_at_the_ends_of_the_stated_range_are_inside_whatever_float32_mak
     assert rbi.monitor(data, return_range=(0, 0.1), old_value=0.05).outcome
     with pytest.raises(ValueError, match=r"is outside the stated range 0 to 0\.09"):
         rbi.monitor(data, return_range=(0, 0.09), old_value=0.05)
+
+
+def with_players(data, numbers, name="player"):
+    data.texts = [*data.texts, *(f"{name} {k}" for k in range(max(numbers) + 1))]
+    data.records["player"] = len(data.texts) - max(numbers) - 1 + np.asarray(numbers)
+    return data
+
+
+def test_with_players_as_the_unit_each_counts_once_in_the_order_of_first_episodes():
+    numbers = np.concatenate([np.arange(39, -1, -1), np.repeat(np.arange(20), 12)])
+    new, control = with_players(live(0, 0.6, 280), numbers), with_players(live(1, 0.2, 90), np.arange(90) % 30, "old")
+    found = rbi.monitor(new, control, return_range=(0, 1), unit="player", accept_equal=True)
+    means = np.array([new.scores[numbers == k].mean() for k in range(39, -1, -1)])
+    old = np.array([control.scores[k::30].mean() for k in range(30)])
+    wanted = difference_over_time([means, old], (0.0, 1.0), 0.05, [np.array([40]), np.array([30])])
+    assert found.estimate == pytest.approx(means.mean() - old.mean())
+    assert [found.lower, found.upper] == pytest.approx(np.ravel(wanted), abs=2e-3)
+    assert (found.episodes, found.players, found.control_episodes, found.control_players) == (280, 40, 90, 30)
+    assert found.history[-1]["players"] == 40
+    assert found.outcome == "better"
+    assert not found.warning
+    assert "280 live episodes of 40 players against 90 control episodes of 30 players" in found.summary()
+    assert "of a random player" in found.summary()
+
+
+def test_a_few_players_give_an_alarm_and_are_not_proved_to_be_better():
+    options = {"return_range": (0, 1), "unit": "player", "accept_equal": True}
+    good, bad = (with_players(live(0, mean, 900), np.arange(900) % 9) for mean in (0.95, 0.05))
+    better = rbi.monitor(good, old_value=0.02, **options)
+    assert better.lower > 0
+    assert better.outcome == "continue"
+    assert better.warning == "But 9 players cannot show what others would gain: it takes at least 10."
+    worse = rbi.monitor(bad, old_value=0.98, **options)
+    assert worse.alarm
+    assert "900 live episodes of 9 players against the old value" in worse.summary()
+
+
+def test_players_in_both_groups_are_said():
+    logs = [with_players(live(seed, 0.5, 60), np.arange(60) % 20) for seed in range(2)]
+    found = rbi.monitor(*logs, return_range=(0, 1), unit="player", accept_equal=True)
+    assert found.warning.startswith("But 20 players are in both logs")
 
 
 def test_monitor_warns_of_several_episodes_of_one_player():
@@ -152,5 +197,5 @@ def test_monitor_warns_of_several_episodes_of_one_player():
     assert outcome(300, 300).warning == outcome(1, 1).warning == ""  # without names all are of one
     found = outcome(300, 20)
     assert "(300 episodes of 300 and 300 episodes of 20 players)" in found.warning
-    assert found.summary().endswith("Give one random episode of each player.")
+    assert found.summary().endswith("Make players the unit (--unit player).")
     assert found.to_dict()["warning"] == found.warning

@@ -522,6 +522,27 @@ def test_a_log_with_rejected_rows_decides_nothing(tmp_path):
     assert "3 rejected episodes may differ from the others" in result.numbers["decision"]["refused"]
 
 
+def test_no_player_is_in_two_parts_and_the_decision_is_about_players_if_they_are_the_unit(tmp_path):
+    """The test set has none of the players that trained or selected the policy."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"obs_0": rng.random(), "action": (a := int(rng.integers(2))), "action_prob": 0.5, "player": f"p{row % 60}"}
+        | {"reward": int(rng.random() < 0.3 + 0.4 * a)}
+        for row in range(900)
+    ]
+    path = write(tmp_path / "log.csv", rows)
+    words = ["--table.one-step", "--table.observations", "obs_0", "--return-range", "0", "1", "--unit", "player"]
+    assert cli.main(["improve", str(path), *WORDS, *words, "--out", str(tmp_path / "run")]) == 0
+    settings = FormatSettings(table=TableConfig(one_step=True, observations=("obs_0",)))
+    found, data = runs.read(tmp_path / "run").result, rbi.load_episodes(path, settings=settings)
+    assert found["decision"]["unit"] == "player"
+    assert found["decision"]["evidence"]["players"] == 12  # a fifth; the other fifth is the validation set
+    seen = np.isin(episode_digests(data)[:, 1], rbi.load_policy(tmp_path / "run").training_digests[:, 1])
+    players = np.array(data.players)
+    assert not set(players[seen]) & set(players[~seen])
+    assert len(set(players[seen])) == 48
+
+
 def test_the_only_held_out_episode_decides_nothing(tmp_path):
     path = write(tmp_path / "logs.csv", two_states(4))
     result = rbi.improve(path, progress=False, **QUICK | {"updates": 5})

@@ -12,7 +12,7 @@ from scipy import stats
 import rbi
 from rbi import fileio
 from rbi.certification import estimates
-from rbi.offline_rl.policy_diff import PolicyPair, by_feature, low_and_high, mean_over_episodes, policy_diff
+from rbi.offline_rl.policy_diff import PolicyPair, by_feature, low_and_high, mean_over_clusters, policy_diff
 
 
 def some_pair(rng, count, actions, episodes=5, rule=None):
@@ -107,15 +107,24 @@ def test_logged_probabilities_are_the_weights_of_the_observed_gain():
     assert found["observed_gain"]["mean"] == approx(np.mean(gains))
 
 
+def test_intervals_are_over_clusters_if_these_are_given():
+    steps, clusters = some_pair(np.random.default_rng(0), 600, 3), np.repeat(np.arange(10), 60)
+    found = policy_diff(steps, np.random.default_rng(0), clusters=clusters)["overall"]
+    assert found["expected_gain"] == mean_over_clusters(steps.expected_gains, clusters, np.random.default_rng(0))
+    by_episode = policy_diff(steps, np.random.default_rng(0))["overall"]
+    assert found["episodes"] == by_episode["episodes"]
+    assert found["expected_gain"]["interval"] != by_episode["expected_gain"]["interval"]
+
+
 def test_the_interval_is_wider_if_steps_of_an_episode_are_correlated():
     rng = np.random.default_rng(0)
     episode = np.repeat(np.arange(50), 20)
     alike = rng.normal(size=50)[episode]
-    told = mean_over_episodes(alike, episode, rng)["interval"]
-    as_if_apart = mean_over_episodes(alike, np.arange(1000), rng)["interval"]
+    told = mean_over_clusters(alike, episode, rng)["interval"]
+    as_if_apart = mean_over_clusters(alike, np.arange(1000), rng)["interval"]
     assert told[1] - told[0] > 3 * (as_if_apart[1] - as_if_apart[0])
     assert told[1] - told[0] == approx(2 * 1.96 * alike.std() / np.sqrt(50), rel=0.15)
-    assert mean_over_episodes(np.ones(3), np.zeros(3), rng) == {"mean": 1.0, "interval": None}
+    assert mean_over_clusters(np.ones(3), np.zeros(3), rng) == {"mean": 1.0, "interval": None}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +203,7 @@ def test_of_several_steps_in_the_same_state_one_is_listed_with_their_number():
 def test_few_episodes_have_students_interval_or_none(episodes, kind):
     rng = np.random.default_rng(0)
     values = np.repeat(rng.normal(size=episodes), 10)
-    found = mean_over_episodes(values, np.repeat(np.arange(episodes), 10), rng)["interval"]
+    found = mean_over_clusters(values, np.repeat(np.arange(episodes), 10), rng)["interval"]
     if kind is None:
         assert found is None
         return
@@ -207,7 +216,7 @@ def test_few_episodes_have_students_interval_or_none(episodes, kind):
 
 def test_the_interval_of_few_episodes_is_of_the_mean_over_steps_whatever_their_lengths():
     episode = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 6])
-    found = mean_over_episodes(np.full(21, 2.0), episode, np.random.default_rng(0))
+    found = mean_over_clusters(np.full(21, 2.0), episode, np.random.default_rng(0))
     assert found["interval"] == approx([2.0, 2.0])
 
 

@@ -30,6 +30,7 @@ from rbi.offline_rl.validation import (
     reliability,
     rule_statistics,
     split_episodes,
+    split_holdout,
 )
 from rbi.report.offline import training_rmse
 from rbi.rules.types import Greedy, TotalVariation
@@ -43,6 +44,27 @@ def test_a_split_has_every_episode_once_and_no_empty_side(episodes, share, held)
     mine, out = split_episodes(episodes, share, np.random.default_rng(0))
     assert sorted([*mine, *out]) == [*range(episodes)]
     assert len(out) == held
+
+
+@pytest.mark.parametrize("known", [1.0, 0.05])
+def test_all_episodes_of_a_player_are_in_one_part_if_players_are_the_unit(known):
+    """Also where so few returns are known that a part would have none."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        ends = rng.random(300) < known
+        data = Dataset.from_arrays(rng.random((300, 1)), rng.integers(0, 2, 300), rng.random(300), ends, ~ends)
+        players = rng.integers(0, 40, 300)
+        data.texts = [*data.texts, *(f"player {k}" for k in range(40))]
+        data.records["player"] = len(data.texts) - 40 + players
+        found = split_holdout(data, SamplerConfig(2, max_missing_return=0.05), 0.4, rng, "player")
+        assert len(found.validation)
+        assert len(found.test)
+        part = np.zeros(300, int)
+        part[found.validation], part[found.test] = 1, 2
+        assert all(len(set(part[players == k])) == 1 for k in np.unique(players))
+        if known == 1:
+            assert found.representative
+            assert len(np.unique(players[part > 0])) == round(0.4 * len(np.unique(players)))
 
 
 @pytest.mark.parametrize(("episodes", "share"), [(1, 0.5), (5, 0.0), (5, 1.0)])

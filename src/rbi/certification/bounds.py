@@ -5,9 +5,9 @@
     student              asymptotic: Student's t
     bca                  heuristic: the bias-corrected and accelerated bootstrap
 
-All assume independent, identically distributed values (episodes). Betting (Waudby-Smith and Ramdas, 2024, "Estimating
-means of bounded random variables by betting", JRSS B): whoever bets that the mean exceeds m, in a game that is fair if
-it equals m, multiplies a capital of 1 by
+All assume independent, identically distributed values (of episodes, or of players). Betting (Waudby-Smith and Ramdas,
+2024, "Estimating means of bounded random variables by betting", JRSS B): whoever bets that the mean exceeds m, in a
+game that is fair if it equals m, multiplies a capital of 1 by
 
     K_t(m) = prod_{i <= t} (1 + lambda_i (x_i - m)),        0 <= lambda_i <= 1 / (m - floor)     (their capital process)
 
@@ -262,17 +262,18 @@ def lower_bound(
     floor: float = -math.inf,
     ceiling: float = math.inf,
     spread: float | None = None,
+    unit: str = "episode",
 ) -> Bound:
     """A bound by name. Betting takes the values in a random order, so that the order of a log does not matter.
 
-    A bound that the given floor or ceiling does not allow is -inf.
+    unit: whose values these are, for the assumptions. A bound that the given floor or ceiling does not allow is -inf.
     """
     rng = np.random.default_rng(0)
     compute: dict[Method, tuple[bool, Callable[[], float], str]] = {
         "betting": (
             math.isfinite(floor),
             lambda: betting_lower_bound(rng.permutation(values), floor, alpha, spread),
-            f"no episode's difference is below {floor:.4g}",
+            f"no {unit}'s difference is below {floor:.4g}",
         ),
         "empirical_bernstein": (
             math.isfinite(floor) and math.isfinite(ceiling),
@@ -287,9 +288,9 @@ def lower_bound(
         "bca": (
             len(values) > 1,
             lambda: bca_lower_bound(values, alpha, rng),
-            "resampled episodes vary as new ones would",
+            f"resampled {unit}s vary as new ones would",
         ),
     }
     possible, bound, assumption = compute[method]
-    independent = "episodes are independent and identically distributed"
+    independent = f"{unit}s are independent and identically distributed"
     return Bound(method, bound() if possible else -math.inf, STATUS[method], (independent, assumption))

@@ -12,8 +12,8 @@ from rbi.certification.evidence import (
     MAX_RATIO_ERROR,
     Candidate,
     Evidence,
-    Known,
     Settings,
+    Unit,
     check_copies,
     check_range,
     check_returns,
@@ -36,16 +36,23 @@ Verdict = Literal["deploy", "keep", "test live"]
 SEQUENCE = ("reroute(0.9,1.1)", "reroute(0.75,1.25)", "reroute(0.5,1.5)", "reroute(0,2)", "count_aware(0.1)", "greedy")
 """From cautious to bold: the order in which `auto` tests rules."""
 TABLES = ("csv", "parquet", "feather", "jsonl")
-MIN_EPISODES = 30  # of bounds that are not proved
+MIN_UNITS = 30  # episodes, or players, of bounds that are not proved
 MIN_EFFECTIVE = 30.0  # effective sample size, of bounds that are not proved
+MIN_PLAYERS = 10  # from which others are judged
 POWER = 0.8
 NEEDS: dict[Method, str] = {
     "betting": "logged probabilities",
     "empirical_bernstein": "two episodes and a limit on weights (--max-weight, for episodes of one step)",
-    "student": "two episodes",
-    "bca": "two episodes",
+    "student": "two episodes (or players)",
+    "bca": "two episodes (or players)",
 }
 """What it takes for a bound to be finite."""
+PER: dict[Unit, str] = {"episode": "per episode", "player": "per episode of a random player"}
+PLAYERS_ASSUMPTIONS = (
+    "future players are like the logged ones",
+    "how many episodes a player has does not depend on what happened in them",
+    "the policy learned from none of these players",
+)
 EQUAL_ARE_INDEPENDENT = "equal episodes are no copies, and none of them trained or selected the policy"
 LIVE_SHARES = (0.05, 0.5)
 
@@ -75,6 +82,9 @@ class CertifyConfig(Checked):
     accept_equal: bool = False
     """Accept more equal episodes, among each other or with those of training, than chance explains, as where a schedule
     repeats the same contexts. Copies would count as evidence."""
+    unit: Unit = "episode"
+    """Unit of analysis: episodes, or players (customers, patients) if some have several episodes and the policy is for
+    others, too. Each player counts once, by their mean over episodes, and the log has to name them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +94,8 @@ class CertifyConfig(Checked):
 
 @dataclass(frozen=True, repr=False)
 class Decision(Suggesting):
-    """Whether to deploy a policy, and why. Gains are differences of return per episode to the behaviour policy."""
+    """Whether to deploy a policy, and why. Gains are differences of return per episode to the behaviour policy; where
+    players are the unit, means over players of their mean differences, whatever the number of their episodes."""
 
     verdict: Verdict
     """deploy, keep (the behaviour policy) or test live."""
@@ -96,7 +107,7 @@ class Decision(Suggesting):
     estimate: float
     """Estimated gain."""
     baseline: float
-    """Mean return of the logged episodes: the value of the behaviour policy."""
+    """Mean return of the logged episodes: the value of the behaviour policy. Mean over players if they are the unit."""
     status: Status
     """How far the bound can be trusted: proved, asymptotic or heuristic."""
     reasons: tuple[str, ...]
@@ -109,11 +120,12 @@ class Decision(Suggesting):
     """All rules on the same networks; only those in `tested` affect the decision."""
     tested: tuple[str, ...]
     needed: dict[str, Any]
-    """What it would take to decide: more logged episodes, or live ones at some shares of traffic."""
+    """What it would take to decide: more logged episodes (or players), or live ones at some shares of traffic."""
     confidence: float
     episodes: int
     evidence: dict[str, Any]
     """What is known about the logged probabilities, exploration and the clone."""
+    unit: Unit = "episode"
 
     @property
     def deploy(self) -> bool:
@@ -126,20 +138,20 @@ class Decision(Suggesting):
 
     def headline(self) -> str:
         """The decision in one sentence."""
-        rule, percent = self.chosen.rule, f"{100 * self.confidence:g}%"
+        rule, percent, per = self.chosen.rule, f"{100 * self.confidence:g}%", PER[self.unit]
         if self.deploy and len(self.tested) > 1:  # the search is right about this with the stated confidence, no more
             return (
-                f"Deploy {rule}: it gains over the logged {self.baseline:.4g} per episode ({percent} confidence, "
+                f"Deploy {rule}: it gains over the logged {self.baseline:.4g} {per} ({percent} confidence, "
                 f"{self.status}; estimate {self.estimate:+.4g})."
             )
         if self.deploy:
             return (
-                f"Deploy {rule}: it gains at least {self.lower:.4g} per episode over the logged {self.baseline:.4g} "
+                f"Deploy {rule}: it gains at least {self.lower:.4g} {per} over the logged {self.baseline:.4g} "
                 f"({percent} confidence, {self.status}; estimate {self.estimate:+.4g})."
             )
         if self.verdict == "test live":
             gain = self.estimate if self.lower > 0 else self.chosen.estimates["fitted_q"]  # see `give_verdict`
-            return f"Test {rule} live: the logs suggest {gain:+.4g} per episode and cannot confirm it."
+            return f"Test {rule} live: the logs suggest {gain:+.4g} {per} and cannot confirm it."
         return f"Keep the current policy: the logs do not show that {rule} is better (estimate {self.estimate:+.4g})."
 
     def summary(self) -> str:
@@ -177,6 +189,7 @@ class Decision(Suggesting):
             "status": self.status,
             "confidence": self.confidence,
             "episodes": self.episodes,
+            "unit": self.unit,
             "reasons": list(self.reasons),
             "assumptions": list(self.assumptions),
             "needed": self.needed,
@@ -201,6 +214,7 @@ def certify(
     auto: bool = False,
     accept_estimated: bool = False,
     accept_equal: bool = False,
+    unit: Unit = "episode",
     compare: bool = True,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
@@ -222,7 +236,9 @@ def certify(
     >>> decision = certify("runs/improve", "logs-of-may.csv", return_range=(0, 1))      # doctest: +SKIP
     >>> decision.deploy, decision.lower, decision.reasons                               # doctest: +SKIP
     """
-    config = CertifyConfig(confidence, return_range, gamma, bound, max_weight, auto, accept_estimated, accept_equal)
+    config = CertifyConfig(
+        confidence, return_range, gamma, bound, max_weight, auto, accept_estimated, accept_equal, unit
+    )
     if out is not None:
         runs.check_apart(out, policy)
         runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
@@ -232,7 +248,7 @@ def certify(
         data = open_dataset(source, format, settings)
     else:
         data = read_as_trained(given, policy, source, format, settings)
-    evidence = gather_evidence(given, data, config.gamma)
+    evidence = gather_evidence(given, data, config.gamma, config.unit)
     if not config.accept_equal:
         check_unseen(given, data)
         check_copies(data)
@@ -317,7 +333,7 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True, p
         policy=chosen.policy if verdict == "deploy" else own.with_rule(Behavior()),
         lower=chosen.interval.lower,
         estimate=chosen.interval.estimate,
-        baseline=float(evidence.returns.mean()),
+        baseline=float(evidence.logged.per_unit(evidence.returns).mean()),
         status=status_of(evidence, chosen, fixed),
         reasons=(*blocked, *explain(evidence, config, fixed, chosen, tested, verdict)),
         assumptions=assumptions_of(evidence, chosen, fixed) + (EQUAL_ARE_INDEPENDENT,) * config.accept_equal,
@@ -336,6 +352,7 @@ def decide(evidence: Evidence, config: CertifyConfig, *, compare: bool = True, p
             "return_range": list(fixed.return_range),
             "stated_range": fixed.stated_range,
         },
+        unit=evidence.unit,
     )
 
 
@@ -374,7 +391,7 @@ def trusted(evidence: Evidence, candidate: Candidate, settings: Settings) -> boo
     if lacks_support(evidence, candidate):
         return False
     effective = candidate.weights["effective_sample_size"] >= MIN_EFFECTIVE
-    return len(evidence.returns) >= MIN_EPISODES and (effective or candidate.bound.method == "betting")
+    return evidence.logged.num_units >= MIN_UNITS and (effective or candidate.bound.method == "betting")
 
 
 def lacks_support(evidence: Evidence, candidate: Candidate) -> bool:
@@ -393,6 +410,11 @@ def blocking_reasons(evidence: Evidence) -> list[str]:
             f"{1 - evidence.exploration:.1%} on average. It holds no evidence about other actions; log a small share "
             "of random actions, with their probabilities."
         )
+    if evidence.unit == "player" and evidence.players < MIN_PLAYERS:
+        found.append(
+            f"{evidence.players} player{'s' * (evidence.players != 1)} cannot show what others would gain: it takes at "
+            f"least {MIN_PLAYERS}, and usually many more."
+        )
     if evidence.known == "estimated" and evidence.players > 1 and evidence.logged.horizon > 1:
         found.append(
             f"{evidence.players} players without logged probabilities: the clone is their mixture, and products of its "
@@ -409,7 +431,7 @@ def give_verdict(
     if passed:
         return "deploy" if evidence.known != "estimated" or config.accept_estimated else "test live"
     promising = too_long(evidence, chosen) and chosen.estimates.get("fitted_q", -1.0) > 0
-    return "test live" if promising and len(evidence.returns) >= MIN_EPISODES else "keep"
+    return "test live" if promising and evidence.logged.num_units >= MIN_UNITS else "keep"
 
 
 def too_long(evidence: Evidence, candidate: Candidate) -> bool:
@@ -426,7 +448,7 @@ def explain(
     verdict: Verdict,
 ) -> list[str]:
     """The reasons beside what blocks a decision: what was found, what limits it, and what would help."""
-    episodes, size = len(evidence.returns), chosen.weights["effective_sample_size"]
+    units, size = evidence.logged.num_units, chosen.weights["effective_sample_size"]
     lines = [result_text(evidence, settings, chosen)]
     if math.isinf(chosen.interval.lower):
         method = chosen.bound.method
@@ -446,13 +468,13 @@ def explain(
         lines.append(f"The clone of the behaviour policy is off by {error:.3f} on average; weights use the log.")
     if too_long(evidence, chosen):
         lines.append(horizon_text(evidence, chosen))
-    elif verdict != "deploy" and size < 0.1 * episodes:
+    elif verdict != "deploy" and size < 0.1 * units:
         lines.append(
-            f"The weights leave {size:,.0f} effective episodes of {episodes:,}: a smaller step would leave more."
+            f"The weights leave {size:,.0f} effective {evidence.unit}s of {units:,}: a smaller step would leave more."
         )
     if verdict != "deploy":
         _, source = assumed_gain(evidence, chosen)
-        lines.append(needed_text(what_it_takes(evidence, chosen, settings), source, evidence.known))
+        lines.append(needed_text(what_it_takes(evidence, chosen, settings), source, evidence))
     return lines
 
 
@@ -460,17 +482,24 @@ def result_text(evidence: Evidence, settings: Settings, chosen: Candidate) -> st
     """Estimate and lower bound of the gain, and what they rest on."""
     gain, lower, _ = chosen.interval
     terms = chosen.estimator.replace("_", "-")
-    return (
+    text = (
         f"{len(evidence.returns):,} episodes; the estimated gain of {chosen.rule} is {gain:+.4g}, its "
         f"{100 * settings.confidence:g}% lower bound {lower:+.4g} ({chosen.bound.method} on {terms} terms, "
         f"{status_of(evidence, chosen, settings)})."
     )
+    if evidence.unit == "player":
+        text += (
+            f" They are of {evidence.players:,} players, each of whom counts once, by their mean over episodes: it is "
+            "the mean gain per episode of a random new player. Weighted by episodes, the estimate is "
+            f"{chosen.estimates['episode_weighted']:+.4g}."
+        )
+    return text
 
 
 def repeated_players(evidence: Evidence) -> bool:
-    """Whether the log names players, some of them with several episodes: if gains differ by player, such episodes are
-    independent only given the players."""
-    return 1 < evidence.players < len(evidence.returns)
+    """Whether the log names players, some of them with several episodes, and episodes are the unit: if gains differ by
+    player, such episodes are independent only given the players."""
+    return evidence.unit == "episode" and 1 < evidence.players < len(evidence.returns)
 
 
 def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
@@ -499,7 +528,7 @@ def limits_of_data(evidence: Evidence, settings: Settings) -> list[str]:
     if repeated_players(evidence):
         lines.append(
             f"Several episodes are of the same player ({evidence.players:,} players): the bound is for these players. "
-            "If the policy is for others, too, test it on one random episode of each."
+            "If the policy is for others, too, make players the unit (--unit player)."
         )
     if not settings.stated_range:
         low, high = settings.return_range
@@ -514,8 +543,8 @@ def distrust_text(evidence: Evidence, candidate: Candidate) -> str:
     mean, size = candidate.weights["mean_weight"], candidate.weights["effective_sample_size"]
     if lacks_support(evidence, candidate):
         return f"Weights have a mean of {mean:.2g} where 1 is expected: the log hardly shows the rule's actions."
-    episodes = len(evidence.returns)
-    return f"{episodes:,} episodes of effective size {size:,.0f} are too few for a bound that is not proved."
+    units = f"{evidence.logged.num_units:,} {evidence.unit}s"
+    return f"{units} of effective size {size:,.0f} are too few for a bound that is not proved."
 
 
 def horizon_text(evidence: Evidence, candidate: Candidate) -> str:
@@ -543,6 +572,8 @@ def assumptions_of(evidence: Evidence, candidate: Candidate, settings: Settings)
         ranges.append("no reward is ever negative")
         if candidate.estimator == "doubly_robust":
             ranges.append(f"no episode has more than {evidence.logged.horizon} steps")
+    if evidence.unit == "player":
+        return (source, *ranges, *candidate.bound.assumptions, *PLAYERS_ASSUMPTIONS)
     future = "future episodes are like the logged ones"
     if repeated_players(evidence):
         future += f", of the same {evidence.players:,} players or of others with the same mean gain"
@@ -557,39 +588,41 @@ def assumed_gain(evidence: Evidence, candidate: Candidate) -> tuple[float, str]:
 
 
 def what_it_takes(evidence: Evidence, candidate: Candidate, settings: Settings) -> dict[str, Any]:
-    """Logged and live episodes with which a gain of the estimated size would be found in 80% of the cases.
+    """Logged and live episodes, or players, with which a gain of the estimated size would be found in 80% of the cases.
 
     A bound lies z s / sqrt(n) below the estimate, with the z that it has now; a live test compares two means. More
     episodes of a log that holds no evidence, or only products of too many ratios, decide nothing: their number is None.
     """
     from scipy.special import ndtri
 
-    (gain, _), n = assumed_gain(evidence, candidate), len(evidence.returns)
+    (gain, _), n, unit = assumed_gain(evidence, candidate), evidence.logged.num_units, evidence.unit
     if not gain > 0:
-        return {"logged_episodes": None, "live_episodes": {}}
+        return {f"logged_{unit}s": None, f"live_{unit}s": {}}
     power, error = float(ndtri(POWER)), candidate.spread / math.sqrt(n)
     z = (gain - candidate.bound.lower) / error if error > 0 and math.isfinite(candidate.bound.lower) else math.inf
     logged = (min(z, 1e6) + power) ** 2 * candidate.spread**2 / gain**2
-    variance = float(evidence.returns.var())
+    variance = float(evidence.logged.per_unit(evidence.returns).var())
     live = {
         share: (float(ndtri(settings.confidence)) + power) ** 2 * variance * (1 / share + 1 / (1 - share)) / gain**2
         for share in LIVE_SHARES
     }
     evident = evidence.known != "estimated" and evidence.explores and not too_long(evidence, candidate)
-    least = {share: MIN_EPISODES / min(share, 1 - share) for share in live}  # of either policy
+    least = {share: MIN_UNITS / min(share, 1 - share) for share in live}  # of either policy
     return {
-        "logged_episodes": math.ceil(max(logged, MIN_EPISODES)) if math.isfinite(z) and evident else None,
-        "live_episodes": {f"{share:g}": math.ceil(max(count, least[share])) for share, count in live.items()},
+        f"logged_{unit}s": math.ceil(max(logged, MIN_UNITS)) if math.isfinite(z) and evident else None,
+        f"live_{unit}s": {f"{share:g}": math.ceil(max(count, least[share])) for share, count in live.items()},
     }
 
 
-def needed_text(needed: dict[str, Any], source: str, known: Known) -> str:
-    if not needed["live_episodes"]:
-        return f"The {source} is not positive: if it is right, more episodes would not change the decision."
+def needed_text(needed: dict[str, Any], source: str, evidence: Evidence) -> str:
+    units = f"{evidence.unit}s"
+    if not needed[f"live_{units}"]:
+        return f"The {source} is not positive: if it is right, more {units} would not change the decision."
     live = " or ".join(
-        f"{count:,} live episodes with {float(s):.0%} of traffic" for s, count in needed["live_episodes"].items()
+        f"{count:,} live {units} with {float(s):.0%} of traffic" for s, count in needed[f"live_{units}"].items()
     )
-    logged = needed["logged_episodes"]
-    more = f"about {logged:,} logged episodes, or " if logged is not None else ""
-    more = "logged probabilities, or " if known == "estimated" else more
-    return f"What it would take if the {source} is right: {more}{live}."
+    logged = needed[f"logged_{units}"]
+    more = f"about {logged:,} logged {units}, or " if logged is not None else ""
+    more = "logged probabilities, or " if evidence.known == "estimated" else more
+    each = "" if evidence.unit == "episode" else ", each with as many episodes as now"
+    return f"What it would take if the {source} is right: {more}{live}{each}."

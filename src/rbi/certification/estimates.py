@@ -11,6 +11,10 @@
 
 The mean of the first three is unbiased if p is the probability with which a_t was drawn. `low` is a lower limit of G:
 E[W_T] = 1, so it changes nothing but the range. Terms are at least -(high - low) whatever the weights, since W >= 0.
+
+Where players are the unit, a term is the mean over a player's episodes and keeps the limits of an episode's. Weights
+are normalised over all players, sum_u mean_u(W G) / sum_u mean_u(W), mean_u over the episodes of player u: normalised
+within a player, they would be biased, since one may have few episodes.
 """
 
 import math
@@ -49,6 +53,8 @@ class LoggedSteps:
     q: Array
     beta: Array | None = None
     gamma: float = 1.0
+    units: Array | None = None
+    """`[E]`: the player of each episode, from 0, where players are the unit; None: each episode is a unit."""
 
     @property
     def first(self) -> Array:
@@ -88,6 +94,24 @@ class LoggedSteps:
         """`[E]`: G_i."""
         return self.per_episode(self.discounts() * self.rewards)
 
+    @property
+    def num_units(self) -> int:
+        return len(self.steps) if self.units is None else int(self.units.max()) + 1
+
+    def per_unit(self, values: Array) -> Array:
+        """`[U]`: means of `[E]` values over the episodes of each unit, each of which counts once."""
+        return values if self.units is None else unit_means(values, self.units)
+
+
+def unit_means(values: Array, units: Array) -> Array:
+    """Means `[U]` of values `[E]` over the episodes of each unit.
+
+    >>> unit_means(np.array([1.0, 0.0, 5.0]), np.array([0, 0, 1]))
+    array([0.5, 5. ])
+    """
+    found: Array = np.bincount(units, values) / np.bincount(units)
+    return found
+
 
 class Ratios(NamedTuple):
     """Limits of pi / p that hold before any action is seen, such as reroute's with a known beta."""
@@ -97,7 +121,7 @@ class Ratios(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The terms `[E]` of an estimate of D, and limits that they cannot pass if the stated ranges are right."""
+    """The terms `[E]` or `[U]` of an estimate of D, and limits that they cannot pass if the stated ranges are right."""
 
     values: Array
     floor: float
@@ -226,12 +250,13 @@ def reroute_total_variation(limits: Ratios) -> float:
 
 def weighted_importance_sampling(logged: LoggedSteps, weights: Array) -> tuple[float, float]:
     """D and its standard error (delta method) by weights that are normalised to sum 1."""
-    whole, returns = episode_weights(logged, weights), logged.returns()
-    total = whole.sum()
+    whole, of_episodes = episode_weights(logged, weights), logged.returns()
+    weight, weighted, returns = (logged.per_unit(x) for x in (whole, whole * of_episodes, of_episodes))
+    total = weight.sum()
     if total <= 0:
         return math.nan, math.inf
-    value = float((whole * returns).sum() / total)
-    influence = whole / whole.mean() * (returns - value) - (returns - returns.mean())
+    value = float(weighted.sum() / total)
+    influence = (weighted - value * weight) / weight.mean() - (returns - returns.mean())
     return value - float(returns.mean()), float(influence.std() / math.sqrt(len(returns)))
 
 
@@ -260,14 +285,14 @@ def fitted_q_evaluation(logged: LoggedSteps, pi: Array, features: Array) -> floa
     square = matrix.reshape(A * size, A * size) + RIDGE * len(x) * np.eye(A * size)
     w = np.linalg.solve(square, target.reshape(-1)).reshape(A, size)
     values = (pi[logged.first] * (x[logged.first] @ w.T)).sum(1)
-    return float(values.mean() - logged.returns().mean())
+    return float(logged.per_unit(values - logged.returns()).mean())
 
 
 # Diagnostics
 
 
 def effective_sample_size(weights: Array) -> float:
-    """(sum W)^2 / sum W^2: how many equally weighted episodes say as much      (Kong, 1992).
+    """(sum W)^2 / sum W^2: how many equally weighted episodes (or players) say as much      (Kong, 1992).
 
     >>> effective_sample_size(np.array([1.0, 1.0, 0.0, 0.0]))
     2.0
@@ -287,7 +312,7 @@ def weight_diagnostics(logged: LoggedSteps, rho: Array, weights: Array) -> dict[
     growth = float(np.square(rho).mean())
     enough = math.log(max(1.0, len(whole) / 100))
     return {
-        "effective_sample_size": effective_sample_size(whole),
+        "effective_sample_size": effective_sample_size(logged.per_unit(whole)),
         "mean_weight": float(whole.mean()),
         "max_weight": float(whole.max()),
         "zero_weights": float((whole == 0).mean()),

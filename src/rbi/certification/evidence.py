@@ -21,6 +21,7 @@ from rbi.rules.types import Behavior, Reroute
 from rbi.statistics import student_lower_bound
 
 Known = Literal["all", "taken", "estimated"]
+Unit = Literal["episode", "player"]
 
 PREDICT_BATCH, IMAGE_BATCH = 8192, 256
 MAX_GROWTH = 4.0  # c_max^T up to which doubly robust terms have useful limits
@@ -58,6 +59,11 @@ class Evidence:
     """How far the clone's probabilities of the taken actions are from the logged ones."""
 
     @property
+    def unit(self) -> Unit:
+        """What counts once, and is independent of the others."""
+        return "episode" if self.logged.units is None else "player"
+
+    @property
     def explores(self) -> bool:
         return self.exploration >= MIN_EXPLORATION[self.known]
 
@@ -67,6 +73,20 @@ def place(data: Dataset, episode: int) -> str:
     record = data.records[episode]
     source, line = data.texts[record["source"]], int(record["line"])
     return f"{source or 'data'}, {f'line {line}' if line else f'episode {episode + 1}'}"
+
+
+def player_numbers(data: Dataset) -> Array:
+    """`[E]`: each episode's player, numbered from 0 in the order of their first episodes. Raises ValueError for an
+    episode without a player."""
+    nobody = np.array([not text for text in data.texts])[data.records["player"]]
+    if nobody.any():
+        first = int(nobody.argmax())
+        raise ValueError(
+            f"{place(data, first)}: names no player, which --unit player takes; name their column (--table.player)"
+        )
+    _, firsts, numbers = np.unique(data.records["player"], return_index=True, return_inverse=True)
+    found: Array = firsts.argsort().argsort()[numbers]
+    return found
 
 
 def check_range(return_range: tuple[float, float]) -> None:
@@ -100,9 +120,10 @@ def check_returns(data: Dataset, returns: Array, low: float, high: float) -> Non
         )
 
 
-def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
+def gather_evidence(policy: Policy, data: Dataset, gamma: float, unit: Unit = "episode") -> Evidence:
     """Check that the episodes can test the policy, and predict beta and Q for all of their steps."""
     check_fits(policy, data)
+    units = player_numbers(data) if unit == "player" else None
     spec = data.spec
     known: Known = "all" if spec.has_behavior_probs else "taken" if spec.has_action_probs else "estimated"
     if policy.behavior == "logged" and known != "all":
@@ -121,7 +142,8 @@ def gather_evidence(policy: Policy, data: Dataset, gamma: float) -> Evidence:
         check_ratio_to_clone(clone, actions, action_probs)
     else:
         all_probs, action_probs = clone, np.maximum(clone[at].astype(np.float64), 1e-12)
-    logged = LoggedSteps(steps, actions, data.arrays["rewards"].astype(np.float64), action_probs, q, all_probs, gamma)
+    rewards = data.arrays["rewards"].astype(np.float64)
+    logged = LoggedSteps(steps, actions, rewards, action_probs, q, all_probs, gamma, units)
     likeliest = action_probs if all_probs is None else all_probs.max(1).astype(np.float64)
     return Evidence(
         data=data,
@@ -411,7 +433,9 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
             f"the stated limit {limits.high:g}: those of actions which the log does not show, or shows less often than "
             "it says"
         )
-    bound = bounded(settings.method, terms, settings)
+    by_episode = float(terms.values.mean())
+    terms = terms._replace(values=logged.per_unit(terms.values))
+    bound = bounded(settings.method, terms, settings, evidence.unit)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
     lower = min(bound.lower, high - low)  # no gain exceeds the range
     if 0 < lower <= ROUNDING * float(np.abs(evidence.returns).mean()):
@@ -427,8 +451,9 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     )
     if not details:
         return candidate
-    others = [bounded(method, terms, settings) for method in METHODS if method != settings.method]
+    others = [bounded(method, terms, settings, evidence.unit) for method in METHODS if method != settings.method]
     found = all_estimates(evidence, policy, rho, weights)
+    found |= {} if evidence.unit == "episode" else {"episode_weighted": by_episode}
     return replace(candidate, estimates=found, bounds=tuple(others))
 
 
@@ -463,7 +488,7 @@ def check_ratios(evidence: Evidence, rho: Array, limits: Ratios) -> None:
         )
 
 
-def bounded(method: Method, terms: Terms, settings: Settings) -> Bound:
+def bounded(method: Method, terms: Terms, settings: Settings, unit: Unit = "episode") -> Bound:
     """A bound of the mean of terms; limits are widened by the rounding of probabilities."""
     slack = 1e-5 * max(abs(terms.floor) if math.isfinite(terms.floor) else 0.0, terms.spread)
     return lower_bound(
@@ -473,6 +498,7 @@ def bounded(method: Method, terms: Terms, settings: Settings) -> Bound:
         floor=terms.floor - slack,
         ceiling=terms.ceiling + slack,
         spread=terms.spread,
+        unit=unit,
     )
 
 
@@ -489,13 +515,14 @@ def all_estimates(evidence: Evidence, policy: Policy, rho: Array, weights: Array
         v_pi[rows] = estimates.expected_q(pi, logged.q[rows], low, high)
         gain[rows] = ((pi - beta[rows]) * logged.q[rows]).sum(1)
         every += [pi] if fitted else []
-    found = {
-        "importance_sampling": float(((estimates.episode_weights(logged, weights) - 1) * evidence.returns).mean()),
-        "per_decision": float(logged.per_episode(logged.discounts() * (weights - 1) * logged.rewards).mean()),
-        "weighted": estimates.weighted_importance_sampling(logged, weights)[0],
-        "doubly_robust": float(estimates.doubly_robust(logged, v_pi, rho, low, high, Ratios()).values.mean()),
-        "direct": float(logged.per_episode(logged.discounts() * gain).mean()),
+    terms = {
+        "importance_sampling": (estimates.episode_weights(logged, weights) - 1) * evidence.returns,
+        "per_decision": logged.per_episode(logged.discounts() * (weights - 1) * logged.rewards),
+        "doubly_robust": estimates.doubly_robust(logged, v_pi, rho, low, high, Ratios()).values,
+        "direct": logged.per_episode(logged.discounts() * gain),
     }
+    found = {name: float(logged.per_unit(values).mean()) for name, values in terms.items()}
+    found["weighted"] = estimates.weighted_importance_sampling(logged, weights)[0]
     if fitted:
         observations = evidence.data.step_observations()
         found["fitted_q"] = estimates.fitted_q_evaluation(logged, np.concatenate(every), observations)

@@ -9,8 +9,9 @@ import numpy as np
 
 from rbi import fileio, runs
 from rbi.certification.bounds import lower_confidence_sequence
-from rbi.certification.decision import encoded_as
-from rbi.certification.evidence import check_complete, check_copies, check_range, check_returns
+from rbi.certification.decision import MIN_PLAYERS, encoded_as
+from rbi.certification.estimates import unit_means
+from rbi.certification.evidence import Unit, check_complete, check_copies, check_range, check_returns, player_numbers
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
@@ -38,6 +39,9 @@ class MonitorConfig(Checked):
     accept_equal: bool = False
     """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
     count as evidence."""
+    unit: Unit = "episode"
+    """Unit of analysis: episodes, or players (customers, patients) if each was assigned to one of the policies. Each
+    player counts once, by their mean over episodes, and the logs have to name them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +55,7 @@ class MonitorResult:
     outcome: Outcome
     """better: proved, the test can stop; worse: alarm; continue: neither yet."""
     estimate: float
-    """Difference of the mean returns."""
+    """Difference of the mean returns; where players are the unit, of the means over players of their mean returns."""
     lower: float
     upper: float
     """Bounds of the difference; each holds with the stated confidence at all times together."""
@@ -59,9 +63,13 @@ class MonitorResult:
     control_episodes: int
     confidence: float
     history: list[dict[str, float]]
-    """Episodes, lower and upper bound at earlier times."""
+    """Episodes (or players), lower and upper bound at earlier times."""
     warning: str = ""
     """Why the bounds may be wrong, if the logs show a reason."""
+    unit: Unit = "episode"
+    players: int | None = None
+    """Live players, and those of control, where players are the unit."""
+    control_players: int | None = None
 
     @property
     def alarm(self) -> bool:
@@ -69,9 +77,14 @@ class MonitorResult:
 
     def summary(self) -> str:
         """The outcome in one sentence, and the warning if there is one."""
+        live, per, always = f"{self.episodes:,} live episodes", "", "at any time"
         against = f"{self.control_episodes:,} control episodes" if self.control_episodes else "the old value"
-        numbers = f"{self.estimate:+.4g} per episode ({self.lower:+.4g} to {self.upper:+.4g})"
-        seen = f"{self.episodes:,} live episodes against {against}: {numbers}, {100 * self.confidence:g}% at any time"
+        if self.unit == "player":
+            live += f" of {self.players:,} players"
+            against += f" of {self.control_players:,} players" if self.control_players else ""
+            per, always = " of a random player", "at any time at which the logged players' episodes are complete"
+        numbers = f"{self.estimate:+.4g} per episode{per} ({self.lower:+.4g} to {self.upper:+.4g})"
+        seen = f"{live} against {against}: {numbers}, {100 * self.confidence:g}% {always}"
         outcome = {
             "better": f"Better: the new policy is proved to gain; the test can stop. {seen}.",
             "worse": f"ALARM: the new policy is worse; go back to the old one. {seen}.",
@@ -97,6 +110,7 @@ def monitor(
     confidence: float = 0.95,
     gamma: float = 1.0,
     accept_equal: bool = False,
+    unit: Unit = "episode",
     policy: Path | str | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
@@ -111,6 +125,9 @@ def monitor(
     old value counts as exact; if it is the mean of a log, give the log as `control`, which allows for its error.
     `accept_equal` is that of `MonitorConfig`.
 
+    With `unit="player"` each player counts once, in the order of first episodes. A look must not use a mean that later
+    episodes change: give complete players, such as the first week of everyone who joined a week ago or earlier.
+
     policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
         names columns.
     `format` and `settings` say how to read a path. With `out`, a run folder is written, which `rbi report` reads.
@@ -118,7 +135,7 @@ def monitor(
     >>> monitor("new.csv", "control.csv", return_range=(0, 1)).outcome      # doctest: +SKIP
     'continue'
     """
-    config = MonitorConfig(return_range, old_value, confidence, gamma, accept_equal)
+    config = MonitorConfig(return_range, old_value, confidence, gamma, accept_equal, unit)
     if (control is None) == (old_value is None):
         raise ValueError("give either control episodes (--control) or old_value (--old-value), to compare with")
     if out is not None:
@@ -131,7 +148,12 @@ def monitor(
     if policy is not None and isinstance(sources[0], Path):
         settings = encoded_as(load_policy(policy), Path(policy), sources[0], format, settings)
     logs = [open_dataset(source, format, settings) for source in sources]
-    result = replace(compare([live_returns(log, config) for log in logs], config), warning=repeated_players(logs))
+    result = replace(
+        compare([live_returns(log, config) for log in logs], config),
+        episodes=len(logs[0]),
+        control_episodes=sum(map(len, logs[1:])),
+        warning=repeated_players(logs) if config.unit == "episode" else few_or_shared_players(logs),
+    )
     if out is not None:
         places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
         about = dict(zip(("data", "control"), places, strict=True))
@@ -142,14 +164,17 @@ def monitor(
 
 
 def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
-    """The returns of live episodes against those of control episodes, or against the old value if there are none."""
+    """The returns of live episodes against those of control episodes, or against the old value if there are none. With
+    players as the unit, samples hold one value for each."""
     limits, alpha, times = config.return_range, 1 - config.confidence, [look_times(len(values)) for values in samples]
     if config.old_value is None:
         base, (lower, upper) = float(samples[1].mean()), difference_over_time(samples, limits, alpha, times)
     else:
         base = config.old_value
         lower, upper = (bound - base for bound in bounds_over_time(samples[0], limits, alpha, times[0]))
-    outcome: Outcome = "better" if lower[-1] > 0 else "worse" if upper[-1] < 0 else "continue"
+    counts: list[int | None] = [len(values) for values in samples] if config.unit == "player" else [None]
+    few = config.unit == "player" and min(map(len, samples)) < MIN_PLAYERS
+    outcome: Outcome = "better" if lower[-1] > 0 and not few else "worse" if upper[-1] < 0 else "continue"
     return MonitorResult(
         outcome=outcome,
         estimate=float(samples[0].mean()) - base,
@@ -159,9 +184,12 @@ def compare(samples: list[Array], config: MonitorConfig) -> MonitorResult:
         control_episodes=len(samples[1]) if len(samples) > 1 else 0,
         confidence=config.confidence,
         history=[
-            {"episodes": int(n), "lower": float(a), "upper": float(b)}
+            {f"{config.unit}s": int(n), "lower": float(a), "upper": float(b)}
             for n, a, b in zip(times[0], lower, upper, strict=True)
         ],
+        unit=config.unit,
+        players=counts[0],
+        control_players=counts[1] if len(counts) > 1 else None,
     )
 
 
@@ -198,22 +226,39 @@ def difference_over_time(
 
 def repeated_players(logs: Sequence[Dataset]) -> str:
     """What is wrong with several episodes of one player, if a log has them; empty otherwise."""
-    players = [len(np.unique(log.records["player"])) for log in logs]
+    players = [num_players(log) for log in logs]
     if not any(1 < count < len(log) for count, log in zip(players, logs, strict=True)):
         return ""
     counts = " and ".join(f"{len(log):,} episodes of {count:,}" for count, log in zip(players, logs, strict=True))
     return (
         f"But several episodes are of the same player ({counts} players): they are not independent, and a difference "
-        "may be one of the players, not of the policy. Give one random episode of each player."
+        "may be one of the players, not of the policy. Make players the unit (--unit player)."
     )
 
 
+def num_players(log: Dataset) -> int:
+    return len(np.unique(log.records["player"]))
+
+
+def few_or_shared_players(logs: Sequence[Dataset]) -> str:
+    """What is wrong with players as the unit: too few of them, or the same ones in both logs; empty if nothing is."""
+    few = min(num_players(log) for log in logs)
+    if few < MIN_PLAYERS:
+        return f"But {few} players cannot show what others would gain: it takes at least {MIN_PLAYERS}."
+    shared = len(set.intersection(*({log.texts[n] for n in np.unique(log.records["player"])} for log in logs)))
+    if len(logs) == 1 or not shared:
+        return ""
+    return f"But {shared:,} players are in both logs, and the bounds are for groups of different players."
+
+
 def live_returns(data: Dataset, config: MonitorConfig) -> Array:
-    """Returns of all episodes in the order of the log. Raises ValueError for one outside the stated range."""
+    """Returns of all episodes in the order of the log, or mean returns of players in the order of their first episodes.
+    Raises ValueError for a return outside the stated range."""
     check_complete(data)
     if not config.accept_equal:
         check_copies(data)
     discounts = config.gamma ** concat_ranges(0, data.records["steps"])
     found: Array = np.add.reduceat(discounts * data.arrays["rewards"], data.records["first_step"])
     check_returns(data, found, *config.return_range)
-    return found.clip(*config.return_range)
+    found = found.clip(*config.return_range)
+    return found if config.unit == "episode" else unit_means(found, player_numbers(data))

@@ -24,7 +24,7 @@ class Certify(FromData):
     --table options name other columns.
     """
 
-    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = ("policy", "confidence", "return-range", *TABLE_OPTIONS)
+    MAIN_OPTIONS: ClassVar[tuple[str, ...]] = ("policy", "confidence", "return-range", "unit", *TABLE_OPTIONS)
     EXAMPLE: ClassVar[str] = "rbi certify new_logs.csv --policy runs/improved --return-range 0 1"
 
     policy: Path | None = None

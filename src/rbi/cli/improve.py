@@ -30,6 +30,7 @@ class Improve(FromData):
         "updates",
         "gamma",
         "return-range",
+        "unit",
         "device",
         "resume",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from rbi import fileio, runs
+from rbi.certification.evidence import Unit
 from rbi.certification.monitor import monitor
 from rbi.cli.data import FromData
 from rbi.config import Interval
@@ -27,6 +28,7 @@ class Monitor(FromData):
         "old-value",
         "policy",
         "confidence",
+        "unit",
         "table.action",
         "table.reward",
         "table.observations",
@@ -51,6 +53,9 @@ class Monitor(FromData):
     accept_equal: bool = False
     """Accept more equal episodes than chance explains, as where a schedule repeats the same contexts. Copies would
     count as evidence."""
+    unit: Unit = "episode"
+    """Unit of analysis: episodes, or players (customers, patients) if each was assigned to one of the policies. Each
+    player counts once, by their mean over episodes, and the logs have to name them."""
 
     def run(self, argv: Sequence[str]) -> int:
         from rbi.report import improve as report
@@ -66,6 +71,7 @@ class Monitor(FromData):
             confidence=self.confidence,
             gamma=self.gamma,
             accept_equal=self.accept_equal,
+            unit=self.unit,
             format=self.format,
             settings=self.format_settings if self.policy is None else self.settings_as_trained(self.policy),
         )

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from rbi.certification.decision import CertifyConfig, Decision, decide
-from rbi.certification.evidence import check_complete, check_copies, check_returns, clone_error, gather_evidence
+from rbi.certification.evidence import (
+    Unit,
+    check_complete,
+    check_copies,
+    check_returns,
+    clone_error,
+    gather_evidence,
+    player_numbers,
+)
 from rbi.config import Checked, Device, Interval, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
@@ -101,6 +109,9 @@ class ImproveConfig(Checked):
     return_range: tuple[float, float] | None = None
     """Smallest and largest possible sum of an episode's rewards, for a proved decision (default: the observed
     range, which proves nothing; see `rbi certify`)."""
+    unit: Unit = "episode"
+    """Unit of analysis: episodes, or players (customers, patients) if the policy is for others, too. All episodes of a
+    player are in one part of the data then, and each player counts once in the decision. The log has to name them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,6 +204,7 @@ def improve(
     clip_rewards: bool | None = None,
     max_missing_return: float = 0.05,
     return_range: tuple[float, float] | None = None,
+    unit: Unit = "episode",
     trunk: TrunkFactory | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
@@ -231,6 +243,7 @@ def improve(
         clip_rewards,
         max_missing_return,
         return_range,
+        unit,
     )
     rule = parse_rule(rule, counts=True) if isinstance(rule, str) else rule
     source = dataset_or_path(data)
@@ -330,7 +343,7 @@ class Improver:
         logged = self.data.spec.has_action_probs or self.data.spec.has_behavior_probs
         fraction = self.config.holdout_fraction or (LOGGED_HOLDOUT if logged else HOLDOUT)
         try:
-            return split_holdout(self.data, self.sampler_config(2), fraction, self.rng("split"))
+            return split_holdout(self.data, self.sampler_config(2), fraction, self.rng("split"), self.config.unit)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 
@@ -502,6 +515,7 @@ class Improver:
             self.rng("bootstrap"),
             (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
             None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
+            player_numbers(data)[episode] if self.config.unit == "player" else None,
         )
         for row in found["largest"]:
             record = data.records[row["episode"]]
@@ -514,7 +528,7 @@ class Improver:
     def decide(self, policy: Policy) -> tuple[Decision | None, dict[str, Any]]:
         """The decision on the test set, also ready for JSON; None and the reason if it is refused."""
         if not self.holdout.separate:
-            return None, {"refused": "the only held-out episode served for validation"}
+            return None, {"refused": f"the only held-out {self.config.unit} served for validation"}
         if not self.holdout.representative:
             return None, {
                 "refused": "too few episodes have known returns, and a test set of those alone differs from the log"
@@ -522,10 +536,10 @@ class Improver:
         try:
             check_complete(self.data)
             check_copies(self.data)
-            evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0)
-            decision = decide(
-                evidence, CertifyConfig(return_range=self.config.return_range), progress=self.log.progress
-            )
+            unit = self.config.unit
+            evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0, unit=unit)
+            config = CertifyConfig(return_range=self.config.return_range, unit=unit)
+            decision = decide(evidence, config, progress=self.log.progress)
         except ValueError as error:
             return None, {"refused": str(error)}
         return decision, decision.to_dict()

@@ -12,7 +12,7 @@ from rbi.statistics import bootstrap_ratio, percentile_interval, student_lower_b
 MIN_CHANGE = 1e-4  # smaller changes of a probability are rounding
 CHANGED_STATE = 0.01  # least total variation of a changed state
 RESAMPLES = 1000
-MIN_EPISODES, FEW_EPISODES = 5, 50  # of an interval
+MIN_CLUSTERS, FEW_CLUSTERS = 5, 50  # of an interval
 MAX_ACTIONS = 1000  # listed one by one
 TOP_STEPS, TOP_ACTIONS, TOP_FEATURES = 10, 3, 5
 MAX_FEATURE_VALUES = 20_000  # evenly spaced
@@ -112,11 +112,15 @@ def policy_diff(
     rng: np.random.Generator,
     bounds: tuple[float, float] | None = None,
     features: Array | None = None,
+    clusters: Array | None = None,
 ) -> dict[str, Any]:
-    """All statistics, ready for JSON. `bounds`: c_min and c_max of reroute; `features`: observations `[N, D]`."""
+    """All statistics, ready for JSON. `bounds`: c_min and c_max of reroute; `features`: observations `[N, D]`;
+    `clusters` `[N]`: what is independent, by default episodes."""
     by_step, by_action = summed(steps, bounds)
     return {
-        "overall": overall(steps.episode, by_step, rng, bounded=bounds is not None),
+        "overall": overall(
+            steps.episode, steps.episode if clusters is None else clusters, by_step, rng, bounded=bounds is not None
+        ),
         "actions": action_rows(steps.actions, by_action),
         "values": by_value(by_step),
         "features": [] if features is None else by_feature(by_step.distance, features),
@@ -144,7 +148,9 @@ def summed(steps: HeldOutSteps, bounds: tuple[float, float] | None) -> tuple[Ste
     return by_step, by_action
 
 
-def overall(episode: Array, found: StepSums, rng: np.random.Generator, *, bounded: bool) -> dict[str, Any]:
+def overall(
+    episode: Array, clusters: Array, found: StepSums, rng: np.random.Generator, *, bounded: bool
+) -> dict[str, Any]:
     """The distance of pi from beta, and the gain per step: by Q, and by importance-weighted returns."""
     numbers = {
         "steps": len(found.distance),
@@ -153,27 +159,27 @@ def overall(episode: Array, found: StepSums, rng: np.random.Generator, *, bounde
         "total_variation_quartiles": np.percentile(found.distance, [25, 50, 75]).tolist(),
         "changed_states": float((found.distance > CHANGED_STATE).mean()),
         "value": float(found.values.mean()),
-        "expected_gain": mean_over_episodes(found.expected_gains, episode, rng),
-        "observed_gain": mean_over_episodes(found.observed_gains, episode, rng),
+        "expected_gain": mean_over_clusters(found.expected_gains, clusters, rng),
+        "observed_gain": mean_over_clusters(found.observed_gains, clusters, rng),
     }
     bounds = {name: float(getattr(found, name).mean()) for name in ("at_c_min", "at_c_max")}
     return numbers | (bounds if bounded else {})
 
 
-def mean_over_episodes(values: Array, episode: Array, rng: np.random.Generator) -> dict[str, Any]:
-    """Mean over steps with its 95% interval over episodes, because their steps are correlated.
+def mean_over_clusters(values: Array, clusters: Array, rng: np.random.Generator) -> dict[str, Any]:
+    """Mean over steps with its 95% interval over episodes or players, because their steps are correlated.
 
-    A bootstrap of few episodes is too narrow: up to `FEW_EPISODES` it is Student's interval of the ratio of sums, and
-    below `MIN_EPISODES` there is none.
+    A bootstrap of few clusters is too narrow: up to `FEW_CLUSTERS` it is Student's interval of the ratio of sums, and
+    below `MIN_CLUSTERS` there is none.
     """
-    _, which = np.unique(episode, return_inverse=True)
+    _, which = np.unique(clusters, return_inverse=True)
     sums, counts = np.bincount(which, values), np.bincount(which)
     interval = None
-    if MIN_EPISODES <= len(sums) <= FEW_EPISODES:
+    if MIN_CLUSTERS <= len(sums) <= FEW_CLUSTERS:
         residuals = (sums - counts * values.mean()) / counts.mean()
         reach = -float(student_lower_bound(residuals - residuals.mean(), 0.025))
         interval = [float(values.mean()) - reach, float(values.mean()) + reach]
-    elif len(sums) > FEW_EPISODES:
+    elif len(sums) > FEW_CLUSTERS:
         interval = percentile_interval(bootstrap_ratio(sums, counts, rng, RESAMPLES)).tolist()
     return {"mean": float(values.mean()), "interval": interval}
 

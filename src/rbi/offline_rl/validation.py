@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rbi import measures
+from rbi.certification.evidence import Unit, player_numbers
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array
 from rbi.data.sampler import Batch, Sampler, SamplerConfig, returns_of
@@ -70,11 +71,14 @@ class Holdout:
         return not np.array_equal(self.validation, self.test)
 
 
-def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator) -> Holdout:
+def split_holdout(
+    data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator, unit: Unit = "episode"
+) -> Holdout:
     """Hold out a fraction of the episodes: half of it for validation, the rest for testing.
 
     Validation takes at most a tenth of all episodes, or 100. If only one episode is held out, it serves for both. Data
-    without any signal in its returns is refused.
+    without any signal in its returns is refused. With players as the unit that holds for players: all episodes of one
+    are in the same part.
 
     Truncated episodes are held out as others are, though Q may have no use for their returns: where failures run into a
     time limit, a test set without them would be one of successes. Only if a part would have no known return at all is
@@ -93,25 +97,27 @@ def split_holdout(data: Dataset, config: SamplerConfig, fraction: float, rng: np
     if returns.min() == returns.max():
         raise ValueError(f"all returns are {returns[0]:g}, so no action can be better than another")
     has_known = np.bincount(np.repeat(np.arange(len(data)), data.records["steps"])[known], minlength=len(data)) > 0
-    if has_known.sum() < 2:
-        raise ValueError("only 1 episode has known returns: a held-out set takes at least 2")
-    validation, test = split_in_three(len(data), fraction, rng)
+    units = np.arange(len(data)) if unit == "episode" else player_numbers(data)
+    with_known = np.unique(units[has_known])
+    if len(with_known) < 2:
+        raise ValueError(f"only 1 {unit} has known returns: a held-out set takes at least 2")
+    validation, test = split_in_three(units, np.unique(units), fraction, rng)
     train = np.delete(np.arange(len(data)), np.concatenate([validation, test]))
     if all(has_known[part].any() for part in (train, validation, test)):
         return Holdout(validation, test, representative=True)
-    episodes = np.flatnonzero(has_known)
-    validation, test = (episodes[part] for part in split_in_three(len(episodes), fraction, rng))
-    return Holdout(validation, test, representative=False)
+    return Holdout(*split_in_three(units, with_known, fraction, rng), representative=False)
 
 
-def split_in_three(episodes: int, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Indices of validation and test episodes; the rest is for training."""
-    _, out = split_episodes(episodes, fraction, rng)
-    if len(out) == 1:
-        return out, out
-    shuffled = rng.permutation(out)
-    validation = min(-(-len(out) // 2), max(MAX_VALIDATION, -(-episodes // 10)))
-    return np.sort(shuffled[:validation]), np.sort(shuffled[validation:])
+def split_in_three(units: Array, chosen: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Indices of validation and test episodes, which are those of some of the `chosen` units; the rest is for training.
+
+    `units` `[E]` says to which one an episode belongs.
+    """
+    _, out = split_episodes(len(chosen), fraction, rng)
+    shuffled = rng.permutation(out) if len(out) > 1 else np.repeat(out, 2)
+    validation = min(-(-len(out) // 2), max(MAX_VALIDATION, -(-len(chosen) // 10)))
+    parts = chosen[shuffled[:validation]], chosen[shuffled[validation:]]
+    return np.flatnonzero(np.isin(units, parts[0])), np.flatnonzero(np.isin(units, parts[1]))
 
 
 class Predictions(NamedTuple):

@@ -306,13 +306,14 @@ def gain_figure(found: dict[str, Any]) -> Any:
 def monitor_figure(found: dict[str, Any]) -> Any:
     """The confidence sequence of the gain over the number of live episodes."""
     rows = found["history"]
-    x = [row["episodes"] for row in rows]
+    units = f"{found['unit']}s"
+    x = [row[units] for row in rows]
     with styled_figure(5.2, 2.6) as figure:
         panel = figure.subplots()
         color = {"better": ACCENT, "worse": WARNING, "continue": DARK}[found["outcome"]]
         panel.fill_between(x, [row["lower"] for row in rows], [row["upper"] for row in rows], color=GREY, alpha=0.6)
         panel.axhline(0, color=DARK, linewidth=0.8)
         panel.plot([x[-1]], [found["estimate"]], marker="o", markersize=5, color=color)
-        panel.set(xlabel="live episodes", ylabel="gain per episode", xscale="log" if len(set(x)) > 1 else "linear")
+        panel.set(xlabel=f"live {units}", ylabel="gain per episode", xscale="log" if len(set(x)) > 1 else "linear")
         panel.set_title(f"{found['outcome']}: {100 * found['confidence']:g}% at all times", loc="left")
     return figure

@@ -354,10 +354,11 @@ def certify_panels(run: Run) -> tuple[Summary, list[Panel]]:
 def monitor_panels(run: Run) -> tuple[Summary, list[Panel]]:
     found = run.finished()
     rows = found["history"]
-    x, low, high = ([row[key] for row in rows] for key in ("episodes", "lower", "upper"))
+    units = f"{found['unit']}s"
+    x, low, high = ([row[key] for row in rows] for key in (units, "lower", "upper"))
     middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
-    axis = Axis("episodes", "live episodes", [line_of("gain", x, middle, low, high)], log=len(set(x)) > 1)
-    summary = [["outcome", found["outcome"]], ["live episodes", f"{found['episodes']:,}"]]
+    axis = Axis(units, f"live {units}", [line_of("gain", x, middle, low, high)], log=len(set(x)) > 1)
+    summary = [["outcome", found["outcome"]], [f"live {units}", f"{found[units]:,}"]]
     note = f"Band: {100 * found['confidence']:g}% bounds that hold at all times together; line: their middle."
     return summary, [
         Notes("", [found["summary"]]),
