@@ -211,8 +211,8 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
     assert engine.summary()["faults"]["updates"] == repeated >= 10
     assert engine.accounting.total_updates == 10**6 + repeated
     run.more(20)
-    saved = engine.checkpoint(with_replay=True).tensors  # nothing is outstanding now
-    assert saved["tensors"]["learner.adam_count"] == engine.updates - repeated
+    kept = engine.checkpoint(with_replay=True).tensors  # nothing is outstanding now
+    assert kept["tensors"]["learner.adam_count"] == engine.updates - repeated
 
     restarts = shard.restarts
     os.kill(shard.pid, signal.SIGKILL)  # while nobody calls it
@@ -220,7 +220,7 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
     run.until(lambda: shard.restarts == restarts + 1 and shard.alive)
     run.more(20)
     before, again = (
-        tensors["replay"]["replay0.frames"] for tensors in (saved, engine.checkpoint(with_replay=True).tensors)
+        tensors["replay"]["replay0.frames"] for tensors in (kept, engine.checkpoint(with_replay=True).tensors)
     )
     assert torch.equal(again[: len(before)], before)
     assert engine.summary()["faults"]["shards"] == 2
@@ -400,8 +400,9 @@ def test_a_sweep_starts_a_cluster_that_listens_on_loopback_only(tmp_path):
     try:
         addresses, started = set(), set()
         while run.poll() is None:
-            addresses |= listening(run.pid)
-            started |= family(run.pid)
+            running = family(run.pid)
+            addresses |= listening(running)
+            started |= running
             time.sleep(0.2)
     finally:
         run.kill()
@@ -436,8 +437,8 @@ def family(pid):
     return found
 
 
-def listening(pid):
-    """The addresses on which a process and its descendants listen."""
+def listening(processes):
+    """The addresses on which processes listen."""
     sockets = {}
     for name, size in (("tcp", 8), ("tcp6", 32)):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -449,7 +450,7 @@ def listening(pid):
                 address = ipaddress.ip_address(b"".join(parts))
                 sockets[words[9]] = str(getattr(address, "ipv4_mapped", None) or address)
     found = set()
-    for one in family(pid):
+    for one in processes:
         with contextlib.suppress(OSError):
             for file in Path(f"/proc/{one}/fd").iterdir():
                 with contextlib.suppress(OSError):
