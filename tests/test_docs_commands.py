@@ -23,6 +23,7 @@ SMALLER = {
         "updates": "10",
         "episodes": "2",
         "evaluations": "1",
+        "ppo.updates": "10",
         "rules": '"reroute(0.5,1.5)" greedy',
     },
     "train": {

@@ -26,24 +26,29 @@ def mean_score(policy, env):
     return np.mean([episode.score for episode in run_episodes(policy, Protocol("paper"), env, 20, 1)])
 
 
+def assert_reached(score, scores):
+    """One of the scores is high enough; training stops there."""
+    seen = []
+    for found in scores:
+        seen.append(found)
+        if found >= score:
+            return
+    pytest.fail(f"the best of {seen} is below {score}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_cart_pole_is_learned(algo):
-    scores = []
-    for score in mean_scores("CartPole-v1", algo, updates=3000, interval=500):
-        scores.append(score)
-        if score >= 400:
-            return
-    pytest.fail(f"the best of {scores} is below 400")
+    assert_reached(400, mean_scores("CartPole-v1", algo, updates=3000, interval=500))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["rbi", "apex"])
 def test_catch_is_learned_from_images(algo):
     """Five balls a game, 1 for each that is caught and -1 for each that is missed."""
-    untrained, *later = mean_scores(CATCH, algo, updates=600, interval=300)
-    assert untrained < 0
-    assert later[-1] > 2.5
+    scores = mean_scores(CATCH, algo, updates=600, interval=200)
+    assert next(scores) < 0
+    assert_reached(2.6, scores)
 
 
 class Clock(gymnasium.Env):
@@ -83,8 +88,8 @@ def five_steps():
 )
 def test_learned_values_are_the_discounted_rewards_to_come_beyond_time_limits_but_not_beyond_the_end(algo, env, values):
     config = small_config(
-        algo, env=env, gamma=0.9, updates=1200, num_envs=16, learning_starts=200, hidden_size=32, batch_size=64,
-        target_update_interval=20, publish_interval=4, capacity=5000,
+        algo, env=env, gamma=0.9, updates=600, num_envs=16, learning_starts=200, hidden_size=64, learning_rate=0.003,
+        batch_size=32, target_update_interval=8, publish_interval=4, capacity=5000,
     )  # fmt: skip
     times = np.arange(len(values))[:, None] / 10
     assert run_to_end(make_engine(config)).policy().predict_value(times) == pytest.approx(values, rel=0.05)

@@ -47,8 +47,9 @@ TINY = [
 def cluster():
     """A head node with room for the learner and with the GPUs, if any, and a node with room for one worker."""
     gpus = torch.cuda.device_count()
-    head = {"num_cpus": 1, "num_gpus": gpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    started = Cluster(initialize_head=True, head_node_args=head)
+    head = {"num_cpus": 1, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
+    unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # no logs, no autoscaling
+    started = Cluster(initialize_head=True, head_node_args=head | unused)
     try:
         started.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
@@ -82,21 +83,24 @@ def engines(cluster):  # noqa: ARG001 (they run on the cluster that this process
 class Running:
     """A run that continues until a condition holds; its counts must never decrease."""
 
+    PAUSE = 0.05  # seconds between polls while processes start, which need the cores
+
     def __init__(self, engine):
         self.engine, self.steps = engine, engine.run()
         self.counts = (0, 0, 0, 0)
 
-    def until(self, condition):
+    def until(self, condition, pause=PAUSE):
         deadline = time.monotonic() + 300
         while not condition():
             assert time.monotonic() < deadline, "the run hangs"
+            time.sleep(pause)
             next(self.steps)
             before, self.counts = self.counts, self.now()
             assert all(b <= n for b, n in zip(before, self.counts, strict=True))
 
     def more(self, updates):
         goal = self.engine.updates + updates
-        self.until(lambda: self.engine.updates >= goal)
+        self.until(lambda: self.engine.updates >= goal, pause=0)
 
     def now(self):
         engine = self.engine
@@ -110,17 +114,16 @@ def endless(**changes):
 HELD_BACK = {"store_at_episode_end": True, "release_interval": 10}
 
 
-@pytest.mark.parametrize(
-    ("algo", "held_back", "random", "replay"),
-    [("rbi", {}, 0, "learner"), ("apex", HELD_BACK, 20, "learner"), ("apex", HELD_BACK, 20, "shards")],
-)
-def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(algo, held_back, random, replay, engines):
-    config = small_config(
-        algo, schedule={"random_policy_updates": random}, replay={"priority_exponent": 0.6} | held_back
-    )
+@pytest.mark.parametrize("replay", ["learner", "shards"])
+def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(replay, engines):
+    config = small_config("apex", schedule={"random_policy_updates": 20}, replay={"priority_exponent": 0.6} | HELD_BACK)
     local = run_to_end(make_engine(config, seed=3))
     other = engines(config, 3, lockstep=True, replay=replay)
-    run_to_end(other)
+    assert_equal_runs(run_to_end(other), local)
+
+
+def assert_equal_runs(other, local):
+    """A finished run in lockstep and a finished local one have the same weights, counts, metrics and priorities."""
     assert torch.equal(torch.from_numpy(other.supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
     assert (other.updates, other.states) == (local.updates, local.states)
     ours, theirs = other.metrics(), local.metrics()
@@ -129,7 +132,7 @@ def test_lockstep_reproduces_the_local_engines_weights_to_the_last_bit(algo, hel
     assert torch.equal(other.supervisor.replay_state()["replay0.priority"], local.replay.state()["priority"])
 
 
-def test_lockstep_waits_for_a_slow_learner(engines):
+def test_lockstep_waits_for_a_slow_learner_and_reproduces_the_local_engine_all_the_same(engines):
     config = small_config("rbi", replay={"priority_exponent": 0.6})
     local = run_to_end(make_engine(config, seed=3))
     other = engines(config, 3, lockstep=True)
@@ -146,7 +149,7 @@ def test_lockstep_waits_for_a_slow_learner(engines):
     os.kill(supervisor.learner.pid, signal.SIGCONT)
     for _ in run.steps:
         pass
-    assert torch.equal(torch.from_numpy(supervisor.ask_learner("policy")[1].copy()), local.learner.vector)
+    assert_equal_runs(other, local)
 
 
 def test_a_joining_node_adds_a_worker_and_a_killed_node_leaves_the_others_running(cluster, engines):
@@ -208,48 +211,46 @@ def test_killed_workers_shards_and_learners_are_replaced_and_what_they_lost_is_c
     assert engine.summary()["faults"]["updates"] == repeated >= 10
     assert engine.accounting.total_updates == 10**6 + repeated
     run.more(20)
-    tensors = engine.checkpoint(with_replay=False).tensors["tensors"]
-    assert tensors["learner.adam_count"] == engine.updates - repeated
+    kept = engine.checkpoint(with_replay=True).tensors  # nothing is outstanding now
+    assert kept["tensors"]["learner.adam_count"] == engine.updates - repeated
 
-
-def test_a_shard_that_dies_while_nobody_calls_it_gets_its_saved_contents_back(engines):
-    engine = engines(endless(), replay="shards")
-    run = Running(engine)
-    run.more(20)
-    before = engine.checkpoint(with_replay=True).tensors["replay"]["replay0.frames"]  # nothing is outstanding now
-    (shard,) = engine.supervisor.replays
-    os.kill(shard.pid, signal.SIGKILL)
+    restarts = shard.restarts
+    os.kill(shard.pid, signal.SIGKILL)  # while nobody calls it
     assert ray.get(retry(shard, "identity").remote())[0] != shard.pid
-    run.until(lambda: shard.restarts == 1 and shard.alive)
+    run.until(lambda: shard.restarts == restarts + 1 and shard.alive)
     run.more(20)
-    assert torch.equal(engine.checkpoint(with_replay=True).tensors["replay"]["replay0.frames"][: len(before)], before)
-    assert engine.summary()["faults"]["shards"] == 1
+    before, again = (
+        tensors["replay"]["replay0.frames"] for tensors in (kept, engine.checkpoint(with_replay=True).tensors)
+    )
+    assert torch.equal(again[: len(before)], before)
+    assert engine.summary()["faults"]["shards"] == 2
 
 
-@pytest.mark.parametrize("with_replay", [False, True])
-def test_a_killed_learner_continues_from_the_checkpoint_with_its_replay(with_replay, gpus, engines):
+def test_a_killed_learner_continues_from_the_checkpoint_with_its_replay_or_fills_it_again(gpus, engines):
     engine = engines(endless(), learner_gpus=gpus)
     run = Running(engine)
     run.more(20)
-    saved = engine.checkpoint(with_replay=with_replay)
-    at = engine.updates
-    run.more(10)
     learner = engine.supervisor.learner
-    os.kill(learner.pid, signal.SIGKILL)
-    run.until(lambda: engine.accounting.faults.learners == 1 and learner.alive)
-    assert engine.learning_started == with_replay  # otherwise the replay is filled again first
-    vector = saved.tensors["tensors"]["learner.vector"]
-    assert torch.equal(torch.from_numpy(ray.get(engine.supervisor.published).copy()), vector)
-    faults = engine.summary()["faults"]
-    assert (faults["workers"], faults["shards"], faults["updates"]) == (0, 0, engine.updates - at)
-    assert faults["replay_states"] >= (1 if with_replay else 64)
-    if with_replay:
-        again = engine.checkpoint(with_replay=True).tensors["replay"]
-        before = saved.tensors["replay"]["replay0.frames"]
-        assert torch.equal(again["replay0.frames"][: len(before)], before)
-    run.until(lambda: engine.learning_started)
-    run.more(20)
-    assert engine.accounting.total_updates == 10**6 + faults["updates"]
+    for deaths, with_replay in enumerate((False, True), start=1):
+        saved = engine.checkpoint(with_replay=with_replay)
+        at, earlier = engine.updates, engine.summary()["faults"]
+        run.more(10)
+        os.kill(learner.pid, signal.SIGKILL)
+        run.until(lambda deaths=deaths: engine.accounting.faults.learners == deaths and learner.alive)
+        assert engine.learning_started == with_replay  # otherwise the replay is filled again first
+        vector = saved.tensors["tensors"]["learner.vector"]
+        assert torch.equal(torch.from_numpy(ray.get(engine.supervisor.published).copy()), vector)
+        faults = engine.summary()["faults"]
+        assert (faults["workers"], faults["shards"]) == (0, 0)
+        assert faults["updates"] - earlier["updates"] == engine.updates - at
+        assert faults["replay_states"] - earlier["replay_states"] >= (1 if with_replay else 64)
+        if with_replay:
+            again = engine.checkpoint(with_replay=True).tensors["replay"]
+            before = saved.tensors["replay"]["replay0.frames"]
+            assert torch.equal(again["replay0.frames"][: len(before)], before)
+        run.until(lambda: engine.learning_started)
+        run.more(20)
+        assert engine.accounting.total_updates == 10**6 + faults["updates"]
 
 
 def test_a_killed_learner_of_two_takes_the_other_along_and_both_continue(engines):
@@ -399,8 +400,9 @@ def test_a_sweep_starts_a_cluster_that_listens_on_loopback_only(tmp_path):
     try:
         addresses, started = set(), set()
         while run.poll() is None:
-            addresses |= listening(run.pid)
-            started |= family(run.pid)
+            running = family(run.pid)
+            addresses |= listening(running)
+            started |= running
             time.sleep(0.2)
     finally:
         run.kill()
@@ -435,8 +437,8 @@ def family(pid):
     return found
 
 
-def listening(pid):
-    """The addresses on which a process and its descendants listen."""
+def listening(processes):
+    """The addresses on which processes listen."""
     sockets = {}
     for name, size in (("tcp", 8), ("tcp6", 32)):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -448,7 +450,7 @@ def listening(pid):
                 address = ipaddress.ip_address(b"".join(parts))
                 sockets[words[9]] = str(getattr(address, "ipv4_mapped", None) or address)
     found = set()
-    for one in family(pid):
+    for one in processes:
         with contextlib.suppress(OSError):
             for file in Path(f"/proc/{one}/fd").iterdir():
                 with contextlib.suppress(OSError):
