@@ -123,11 +123,14 @@ def test_the_rule_that_decides_is_good_only_if_its_lower_bound_is_above_zero(low
     assert [(row.tone, row.text) for row in gains.rows] == [(tone, "decides"), ("plain", "tested"), ("plain", "")]
 
 
-@pytest.mark.parametrize("unit", ["episode", "player"])
-def test_the_line_of_a_monitor_is_the_middle_of_its_band(unit, tmp_path):
+@pytest.mark.parametrize(
+    ("unit", "stored"),
+    [("episode", {"unit": "episode"}), ("player", {"unit": "player"}), ("episode", {})],  # earlier runs store none
+)
+def test_the_line_of_a_monitor_is_the_middle_of_its_band(unit, stored, tmp_path):
     history = [{f"{unit}s": n, "lower": -1.0, "upper": 2.0} for n in (10, 20)]
-    result = {"history": history, "outcome": "continue", "episodes": 20, "players": 20, "unit": unit}
-    result |= {"confidence": 0.95, "summary": "s"}
+    result = {"history": history, "outcome": "continue", "episodes": 20, "players": 20, "summary": "s"}
+    result |= {"confidence": 0.95} | stored
     _, (_, chart) = monitor_panels(runs.read(write_run(tmp_path / "run", "monitor", result=result)))
     (line,) = chart.axes[0].lines
     assert (line.x, line.y, line.low, line.high) == ([10, 20], [0.5, 0.5], [-1, -1], [2, 2])

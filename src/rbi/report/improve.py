@@ -306,7 +306,7 @@ def gain_figure(found: dict[str, Any]) -> Any:
 def monitor_figure(found: dict[str, Any]) -> Any:
     """The confidence sequence of the gain over the number of live episodes."""
     rows = found["history"]
-    units = f"{found['unit']}s"
+    units = f"{found.get('unit', 'episode')}s"
     x = [row[units] for row in rows]
     with styled_figure(5.2, 2.6) as figure:
         panel = figure.subplots()

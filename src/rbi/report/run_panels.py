@@ -354,7 +354,7 @@ def certify_panels(run: Run) -> tuple[Summary, list[Panel]]:
 def monitor_panels(run: Run) -> tuple[Summary, list[Panel]]:
     found = run.finished()
     rows = found["history"]
-    units = f"{found['unit']}s"
+    units = f"{found.get('unit', 'episode')}s"
     x, low, high = ([row[key] for row in rows] for key in (units, "lower", "upper"))
     middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
     axis = Axis(units, f"live {units}", [line_of("gain", x, middle, low, high)], log=len(set(x)) > 1)
