@@ -320,7 +320,7 @@ def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume", "--seed", "4"]) == 2
     assert "was started with seed = 0, not 4" in capsys.readouterr().err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    del config["settings"]["baseline"]  # as before there was this setting
+    del config["settings"]["baseline"]  # as of a version without this setting
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     for line in ("it has baseline = known\n", ""):
         assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 0

@@ -318,8 +318,8 @@ OUTSIDE = nn.Linear(3, 5)
         (lambda _: torch.relu, "returned builtin_function_or_method; must be a function"),
         (lambda _: nn.Linear(3, 5).requires_grad_(False), "its parameter weight is frozen, and training changes all"),
         (lambda _: Unused(3, 5), "the features have no gradient for its parameter bias"),
-        (lambda _: nn.Linear(4, 5), r"failed on an input of shape \(2, 3\): mat1 and mat2 shapes cannot be multiplied"),
-        (lambda _: nn.Linear(3, 5).double(), r"failed on an input of shape \(2, 3\): mat1 and mat2 must have the same"),
+        (lambda _: nn.Linear(4, 5), r"failed on an input of shape \(2, 3\): .*mat1 and mat2 shapes cannot be mult"),
+        (lambda _: nn.Linear(3, 5).double(), r"failed on an input of shape \(2, 3\): .*mat1 and mat2 must have"),
     ],
     ids=["one module", "one part", "module", "no module", "frozen", "unused", "shape", "type"],
 )

@@ -324,14 +324,14 @@ def check_resumable(run, settings, **options):
     return runs.check_resumable(run, command="rules", settings=settings, seed=7, defaults=defaults, **options)
 
 
-def test_a_run_that_was_started_before_there_was_a_setting_resumes_with_its_default(tmp_path):
+def test_a_run_of_a_version_without_a_setting_resumes_with_its_default(tmp_path):
     before, now = {"learner": {"batch_size": 32}}, {"learner": {"batch_size": 32, "clip": 5.0}, "notes": None}
     run = tmp_path / "run"
     create(run, settings=before).close()
     assert check_resumable(run, before) == ""
-    assert check_resumable(run, now).endswith("all of today's settings; it has learner.clip = 5.0, notes = None")
+    assert check_resumable(run, now).endswith("; continues with learner.clip = 5.0, notes = None")
     other = {"learner": {"batch_size": 32, "clip": 6.0}}
-    with pytest.raises(ValueError, match=r"was started before there was learner\.clip, that is, with 5\.0, not 6\.0"):
+    with pytest.raises(ValueError, match=r"was started without learner\.clip, that is, with 5\.0, not 6\.0"):
         check_resumable(run, other)
     assert check_resumable(run, other, may_change=["learner.clip"]) == ""
     runs.save_changed_settings(run, now)

@@ -158,6 +158,16 @@ def test_a_config_has_its_own_signature_and_can_be_copied():
     assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == dataclasses.replace(config)
 
 
+def test_a_subclass_may_pass_options_on():
+    class Half(rbi.ActorConfig):
+        def __init__(self, **options):
+            super().__init__(rule="reroute(0.5,1.5)", **options)
+
+    assert Half(c_greedy=0.2).c_greedy == 0.2
+    with pytest.raises(TypeError, match="c_greed"):
+        Half(c_greed=0.2)
+
+
 def test_other_missing_attributes_and_failing_properties_raise_pythons_own_error():
     class Odd(Suggesting):
         @property

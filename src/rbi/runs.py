@@ -221,7 +221,7 @@ def check_resumable(
     """Raise ValueError unless the folder holds a run of this command with the same settings and seed.
 
     `may_change` names settings, such as `learner.batch_size`, that may differ because they do not affect the results.
-    A run that was started before there was a setting has its value in `defaults`. Returns a line that names these
+    A setting that the version which started the run did not have is in `defaults`. Returns a line that names these
     settings, or an empty one; `save_changed_settings` records them.
     """
     found = read(path).config
@@ -235,7 +235,7 @@ def check_resumable(
     for key, value in wanted.items():
         started = before.get(key, default.get(key))
         if key not in may_change and started != value:
-            was = f"with {key} =" if key in before else f"before there was {key}, that is, with"
+            was = f"with {key} =" if key in before else f"without {key}, that is, with"
             raise ValueError(f"{path}: was started {was} {started}, not {value}; resume with the options of the start")
     if removed := sorted(before.keys() - wanted.keys()):
         raise ValueError(
@@ -243,7 +243,7 @@ def check_resumable(
             f"rename or remove it there to resume, or use the version of the start{nearest(removed[0], wanted)}"
         )
     new = [f"{key} = {value}" for key, value in wanted.items() if key not in before and key not in may_change]
-    return f"{path}: was started before there were all of today's settings; it has {', '.join(new)}" if new else ""
+    return f"{path}: was started by a version without some settings; continues with {', '.join(new)}" if new else ""
 
 
 def save_changed_settings(path: Path, settings: Mapping[str, Any]) -> None:

@@ -178,6 +178,8 @@ def with_suggestions(function: Callable[P, R]) -> Callable[P, R]:
 def check_names(function: Callable[..., Any], options: Collection[str], known: Collection[str]) -> None:
     """Raise TypeError for a keyword argument that a function does not take, with the one of `known` that is meant."""
     parameters = _parameters(function)
+    if "**" in parameters:  # as of a subclass that passes them on
+        return
     if unknown := next((name for name in options if name not in parameters), ""):
         advice = nearest(unknown, known)
         raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown!r}{advice}")
@@ -185,7 +187,9 @@ def check_names(function: Callable[..., Any], options: Collection[str], known: C
 
 @functools.cache
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
+    """The names of a function's arguments, and ** for **options."""
+    found = inspect.signature(function).parameters.values()
+    return tuple("**" if each.kind is each.VAR_KEYWORD else each.name for each in found)
 
 
 def _with_package(names: Sequence[str], cls: type) -> list[str]:

@@ -156,14 +156,14 @@ def remove_new_settings(settings):
     del settings["actor"]["reward_scale"], settings["schedule"]["env_processes"], settings["noop_max"]
 
 
-def test_a_run_from_before_there_were_some_settings_resumes_as_it_was(edit_settings, tmp_path, capsys):
+def test_a_run_of_a_version_without_some_settings_resumes_as_it_was(edit_settings, tmp_path, capsys):
     """Preset `small`, which it was started with, measures the size of rewards by now."""
     command = edit_settings(remove_new_settings)
     assert cli.main([*command, "--schedule.updates", "80", "--actor.reward-scale", "10"]) == 2
-    assert "before there was actor.reward_scale, that is, with 1.0, not 10.0; resume" in capsys.readouterr().err
+    assert "without actor.reward_scale, that is, with 1.0, not 10.0; resume" in capsys.readouterr().err
     assert cli.main([*command, "--schedule.updates", "80"]) == 0
     err = capsys.readouterr().err
-    assert err.count("it has noop_max = 30, actor.reward_scale = 1.0") == 1
+    assert err.count("continues with noop_max = 30, actor.reward_scale = 1.0") == 1
     assert "env_processes" not in err  # a run may change it
     settings = runs.read(tmp_path / "run").config["settings"]
     assert (settings["noop_max"], settings["actor"]["reward_scale"]) == (30, 1.0)

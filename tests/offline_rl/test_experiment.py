@@ -186,7 +186,7 @@ def test_the_command_line_calls_the_library_and_shows_the_table(data, tmp_path, 
     assert {path.name for path in runs.read(out).figures} == {"curves.png", "overfitting.png", "reliability.png"}
     assert runs.read(out).config["settings"]["behavior_q"]["network"]["hidden_size"] == 16
     config = json.loads((out / "config.json").read_text())
-    del config["settings"]["data_fraction"]  # as before there was this setting
+    del config["settings"]["data_fraction"]  # as of a version without this setting
     (out / "config.json").write_text(json.dumps(config))
     capsys.readouterr()
     assert cli.main(["offline", str(data), *map(str, words), "--resume"]) == 0  # shown again

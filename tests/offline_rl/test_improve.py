@@ -352,7 +352,7 @@ def test_a_run_resumes_only_with_its_data_test_set_and_settings(logs, improved, 
     assert_same_run(out, improved)
 
 
-def test_a_run_from_before_there_was_a_setting_resumes_with_its_default(logs, improved, tmp_path, capsys):
+def test_a_run_of_a_version_without_a_setting_resumes_with_its_default(logs, improved, tmp_path, capsys):
     out = Path(shutil.copytree(improved, tmp_path / "run"))
     (out / "result.json").unlink()
     config = json.loads((out / "config.json").read_text())
@@ -360,9 +360,9 @@ def test_a_run_from_before_there_was_a_setting_resumes_with_its_default(logs, im
     (out / "config.json").write_text(json.dumps(config))
     arguments = ["improve", str(logs), *WORDS, "--out", str(out), "--resume"]
     assert cli.main([*arguments, "--max-missing-return", "0.1"]) == 2
-    assert "before there was max_missing_return, that is, with 0.05, not 0.1;" in capsys.readouterr().err
+    assert "without max_missing_return, that is, with 0.05, not 0.1;" in capsys.readouterr().err
     assert cli.main(arguments) == 0
-    assert "it has max_missing_return = 0.05\n" in capsys.readouterr().err
+    assert "continues with max_missing_return = 0.05\n" in capsys.readouterr().err
     assert runs.read(out).config["settings"]["max_missing_return"] == 0.05
 
 

@@ -95,6 +95,19 @@ def test_gradients_are_finite_at_extremes(rule, values):
             assert advantage.grad is None or torch.isfinite(advantage.grad).all()
 
 
+@pytest.mark.parametrize(
+    ("c_max", "slopes"),
+    [(np.inf, [0.0, 0.0, 0.0]), (torch.tensor([np.inf, 2.0, np.inf]), [0.8, -1.2, 0.8])],
+    ids=["number", "per action"],
+)
+def test_without_an_upper_bound_nothing_depends_on_a_beta_of_0(c_max, slopes):
+    """Of the best action; the second takes all, or 2 beta_2 / sum beta, and the third the rest."""
+    beta = torch.tensor([0.0, 0.4, 0.6], requires_grad=True)
+    pi = rbi.max_reroute(beta, torch.tensor([3.0, 2.0, 1.0]), 0.0, c_max)
+    (pi * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert beta.grad.tolist() == pytest.approx(slopes)
+
+
 def test_a_trace_still_refuses_wrong_shapes():
     compiled = torch.compile(lambda b, a: rbi.max_tv(b, a, 0.1), fullgraph=True, backend="eager")
     with pytest.raises(Exception, match=r"3 actions|Observed exception"):  # PyTorch 2.6 hides the message

@@ -182,8 +182,16 @@ def offline(
         **dataclasses.asdict(config),
     }
     with RunLog(out, callback, progress=progress) as log:
-        options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "may_change": MAY_CHANGE_ON_RESUME}
-        if log.check_folder(NAME, described, seed, defaults=default_settings(), **options):
+        complete = log.check_folder(
+            NAME,
+            described,
+            seed,
+            resume=resume,
+            overwrite=overwrite,
+            defaults=default_settings(),
+            may_change=MAY_CHANGE_ON_RESUME,
+        )
+        if complete:
             return completed(log)
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
         name = "data" if isinstance(source, Dataset) else str(source)
@@ -205,9 +213,9 @@ def offline(
 
 
 def default_settings() -> dict[str, Any]:
-    """The settings of a run that was started before there were these: the defaults of their classes."""
-    parts = (dataclasses.asdict(each) for each in (EvaluationConfig(), OfflineConfig()))
-    return {"format_settings": FormatSettings(), "ignore_action_masks": False} | next(parts) | next(parts)
+    """The settings that the version which started a run did not have: the defaults of their classes."""
+    others = {"format_settings": FormatSettings(), "ignore_action_masks": False}
+    return others | dataclasses.asdict(EvaluationConfig()) | dataclasses.asdict(OfflineConfig())
 
 
 def rows_of(rules: Sequence[Rule | str], baselines: Sequence[Baseline]) -> tuple[tuple[str, ...], tuple[Baseline, ...]]:

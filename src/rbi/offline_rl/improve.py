@@ -256,9 +256,16 @@ def improve(
     }
     torch_device = choose_device(device)
     with RunLog(out, callback, progress=progress) as log:
-        defaults = {"format": None, "format_settings": FormatSettings(), **dataclasses.asdict(ImproveConfig())}
-        options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "may_change": MAY_CHANGE_ON_RESUME}
-        if log.check_folder(NAME, described, seed, defaults=defaults, **options):
+        complete = log.check_folder(
+            NAME,
+            described,
+            seed,
+            resume=resume,
+            overwrite=overwrite,
+            defaults={"format": None, "format_settings": FormatSettings(), **dataclasses.asdict(ImproveConfig())},
+            may_change=MAY_CHANGE_ON_RESUME,
+        )
+        if complete:
             return completed(log, trunk)
         loaded = open_dataset(source, format, settings)
         name = "data" if isinstance(source, Dataset) else str(source)

@@ -48,7 +48,7 @@ class RunLog:
     ) -> bool:
         """Refuse a folder that this run may not use; True if it holds a complete run to resume, now loaded.
 
-        `defaults` are the settings of a run that was started before there were these, as in `runs.check_resumable`. A
+        `defaults` are the settings that the version which started a run did not have, as in `runs.check_resumable`. A
         run that is resumed is locked until `RunLog` is left.
         """
         self.created = {"command": command, "settings": settings, "seed": seed, "overwrite": overwrite}

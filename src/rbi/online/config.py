@@ -506,7 +506,7 @@ def preset_parts(env: EnvConfig, preset: Preset | None = None) -> dict[str, Any]
 
 def saved_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The parts in the settings of a run folder, perhaps of another version: a setting that they lack has the default
-    of its class, and one that there is no more is left out, for `rbi.runs.check_resumable` to name it."""
+    of its class, and one that no longer exists is left out, for `rbi.runs.check_resumable` to name it."""
     parts: dict[str, Any] = {}
     for name, part in PRESETS["paper"].items():
         names, saved = {setting.name for setting in dataclasses.fields(part)}, settings.get(name, {})

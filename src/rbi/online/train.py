@@ -325,7 +325,7 @@ def run_settings(config: TrainConfig, preset: Preset | None) -> dict[str, Any]:
 
 
 def default_settings() -> dict[str, Any]:
-    """What config.json would store of a setting that there was not when a run was started: the default of its class,
+    """What config.json would store of a setting that did not exist when a run was started: the default of its class,
     which keeps what was done before, and not that of a preset."""
     env = EnvConfig("default", max_frames=PAPER_MAX_FRAMES)
     return {"engine": "local"} | {name: getattr(env, name) for name in ENV_SETTINGS} | saved_parts({})

@@ -13,6 +13,7 @@ import sys
 from typing import Any, TypeVar
 
 from rbi.rules.arrays import (
+    NUMBERS,
     State,
     at_least,
     at_most,
@@ -61,6 +62,8 @@ def max_reroute(
     s = State.of(beta, advantage, legal)
     low = s.parameter(c_min) * s.beta
     high = at_most(s.xp, s.parameter(c_max) * s.beta, 1.0)
+    if not (isinstance(c_max, NUMBERS) and c_max < math.inf):  # where beta = 0, its slope is 0 and not infinite
+        high = s.xp.where(s.support | (c_max < math.inf), high, 0.0)
     return s.answer(low + s.fill(1.0 - s.sum(low), high - low))
 
 
