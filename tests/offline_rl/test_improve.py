@@ -677,3 +677,11 @@ def test_with_too_many_actions_for_pseudo_counts_there_are_none(monkeypatch):
     result = rbi.improve(data, progress=False, **QUICK)
     assert result.policy.visits is None
     assert "count_aware(0.1)" not in [candidate.rule for candidate in result.decision.candidates]
+
+
+def test_players_that_the_log_does_not_name_are_refused_in_one_line(tmp_path, capsys):
+    path = write(tmp_path / "log.csv", [{"obs_0": row / 9, "action": row % 2, "reward": row} for row in range(9)])
+    words = ["--table.one-step", "--table.observations", "obs_0", "--unit", "player", "--out", str(tmp_path / "run")]
+    assert cli.main(["improve", str(path), *WORDS, *words]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("rbi: log.csv, line 2: names no player")
+    assert not (tmp_path / "run").exists()

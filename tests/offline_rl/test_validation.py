@@ -54,9 +54,7 @@ def test_all_episodes_of_a_player_are_in_one_part_if_players_are_the_unit(known)
         ends = rng.random(300) < known
         data = Dataset.from_arrays(rng.random((300, 1)), rng.integers(0, 2, 300), rng.random(300), ends, ~ends)
         players = rng.integers(0, 40, 300)
-        data.texts = [*data.texts, *(f"player {k}" for k in range(40))]
-        data.records["player"] = len(data.texts) - 40 + players
-        found = split_holdout(data, SamplerConfig(2, max_missing_return=0.05), 0.4, rng, "player")
+        found = split_holdout(data, SamplerConfig(2, max_missing_return=0.05), 0.4, rng, players)
         assert len(found.validation)
         assert len(found.test)
         part = np.zeros(300, int)

@@ -349,8 +349,9 @@ class Improver:
     def split(self) -> Holdout:
         logged = self.data.spec.has_action_probs or self.data.spec.has_behavior_probs
         fraction = self.config.holdout_fraction or (LOGGED_HOLDOUT if logged else HOLDOUT)
+        players = player_numbers(self.data) if self.config.unit == "player" else None
         try:
-            return split_holdout(self.data, self.sampler_config(2), fraction, self.rng("split"), self.config.unit)
+            return split_holdout(self.data, self.sampler_config(2), fraction, self.rng("split"), players)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rbi import measures
-from rbi.certification.evidence import Unit, player_numbers
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array
 from rbi.data.sampler import Batch, Sampler, SamplerConfig, returns_of
@@ -72,13 +71,13 @@ class Holdout:
 
 
 def split_holdout(
-    data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator, unit: Unit = "episode"
+    data: Dataset, config: SamplerConfig, fraction: float, rng: np.random.Generator, players: Array | None = None
 ) -> Holdout:
     """Hold out a fraction of the episodes: half of it for validation, the rest for testing.
 
     Validation takes at most a tenth of all episodes, or 100. If only one episode is held out, it serves for both. Data
-    without any signal in its returns is refused. With players as the unit that holds for players: all episodes of one
-    are in the same part.
+    without any signal in its returns is refused. With `players` `[E]`, the number of each episode's player, that holds
+    for players: all episodes of one are in the same part.
 
     Truncated episodes are held out as others are, though Q may have no use for their returns: where failures run into a
     time limit, a test set without them would be one of successes. Only if a part would have no known return at all is
@@ -97,9 +96,10 @@ def split_holdout(
     if returns.min() == returns.max():
         raise ValueError(f"all returns are {returns[0]:g}, so no action can be better than another")
     has_known = np.bincount(np.repeat(np.arange(len(data)), data.records["steps"])[known], minlength=len(data)) > 0
-    units = np.arange(len(data)) if unit == "episode" else player_numbers(data)
+    units = np.arange(len(data)) if players is None else players
     with_known = np.unique(units[has_known])
     if len(with_known) < 2:
+        unit = "episode" if players is None else "player"
         raise ValueError(f"only 1 {unit} has known returns: a held-out set takes at least 2")
     validation, test = split_in_three(units, np.unique(units), fraction, rng)
     train = np.delete(np.arange(len(data)), np.concatenate([validation, test]))
