@@ -121,6 +121,9 @@ def test_the_rule_that_decides_is_good_only_if_its_lower_bound_is_above_zero(low
     decision |= {"reasons": [], "assumptions": [], "confidence": 0.95, "episodes": 9, "status": "proved"}
     _, gains = decision_panels(decision)
     assert [(row.tone, row.text) for row in gains.rows] == [(tone, "decides"), ("plain", "tested"), ("plain", "")]
+    assert "from 9 episodes, proved" in gains.note
+    _, gains = decision_panels(decision | {"unit": "player", "evidence": {"players": 4}})
+    assert "from 9 episodes of 4 players, each of whom counts once, proved" in gains.note
 
 
 @pytest.mark.parametrize(

@@ -325,8 +325,11 @@ def decision_panels(decision: dict[str, Any]) -> list[Panel]:
         tone = ("good" if row["lower"] > 0 else "bad") if decides else "plain"
         said = "decides" if decides else "tested" if row["rule"] in decision["tested"] else ""
         rows.append(IntervalRow(row["rule"], row["estimate"], row["lower"], row["upper"], tone, said))
+    episodes = f"{decision['episodes']:,} episodes"
+    if decision.get("unit") == "player":
+        episodes += f" of {decision['evidence']['players']:,} players, each of whom counts once"
     note = (
-        f"{100 * decision['confidence']:g}% lower bounds from {decision['episodes']:,} episodes, {decision['status']}; "
+        f"{100 * decision['confidence']:g}% lower bounds from {episodes}, {decision['status']}; "
         "upper ends are approximate, at the same level. Deploy means that the lower bound of the deciding rule is "
         "above zero."
     )
