@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
-PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt # modules compile when first used
 PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # stops at any warning: broken links, pages without a place in the navigation
 TORCH := 2.13.0

@@ -322,7 +322,7 @@ def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     del config["settings"]["baseline"]  # as of a version without this setting
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    for line in ("it has baseline = known\n", ""):
+    for line in ("continues with baseline = known\n", ""):
         assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 0
         assert line in capsys.readouterr().err
     assert runs.read(tmp_path / "run").config["settings"]["baseline"] == "known"
@@ -353,7 +353,12 @@ def test_workers_exit_with_their_parent_and_the_study_resumes(tmp_path):
 
 def test_an_interrupt_while_a_dataclass_is_made_has_the_status_of_any_other(tmp_path):
     """Python then ends itself by the signal, also if the interrupt was caught."""
-    (tmp_path / "tyro.py").write_text('exec("import signal\\nsignal.raise_signal(signal.SIGINT)")')
+    lines = (
+        "import signal",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",  # a shell's background jobs ignore it
+        "signal.raise_signal(signal.SIGINT)",
+    )
+    (tmp_path / "tyro.py").write_text(f"exec({chr(10).join(lines)!r})")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-m", "rbi", "rules"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
