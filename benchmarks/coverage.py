@@ -453,11 +453,8 @@ def measure_players(repetitions, numbers=PLAYER_NUMBERS, names=tuple(POPULATIONS
     for name in names:
         for players in numbers:
             counts = np.resize(PLAYER_EPISODES, players)
-            world, rng, at_once = (
-                population(name, counts),
-                np.random.default_rng(players),
-                NUMBERS_AT_ONCE // counts.sum(),
-            )
+            world, rng = population(name, counts), np.random.default_rng(players)
+            at_once = NUMBERS_AT_ONCE // counts.sum()
             cells = {"episode": Cell(world, counts.sum(), alpha), "player": Cell(world, players, alpha)}
             for done in range(0, repetitions, at_once):
                 x = world.draw(rng, min(at_once, repetitions - done))
