@@ -129,11 +129,13 @@ def measured_alike(done, about):
 def expected_seconds(cell, done, about, *, opened=False, training_time=1.0):
     """How long a cell takes: as the slowest measured on such a machine in this game, or nearly the slowest in others.
 
+    Evaluation does not grow with the frames: where runs of the game had as many frames, only they count.
     `opened`: whether the environments of the game are there already; `training_time`: that of this machine, relative to
     the slowest that was measured.
     """
     alike = measured_alike(done, about)
     alike = [r for r in alike if r["game"] == cell.game] or alike
+    alike = [r for r in alike if r["frames"] == cell.frames] or alike
     if not alike:
         return START_SECONDS + SECONDS_PER_MILLION * cell.frames / MILLION
     choose = min if opened else max
