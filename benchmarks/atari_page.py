@@ -14,6 +14,7 @@ from rbi.evaluation.comparison import PUBLISHED
 from rbi.online.config import PAPER_GAMES
 from rbi.report import LINES, LOOK
 from rbi.report.train import ALGORITHMS
+from rbi.rules.types import parse_rule
 from rbi.statistics import (
     bootstrap_runs,
     iqm_of_tasks,
@@ -40,6 +41,7 @@ CAUSES = {  # of a lead, perhaps
     "q": "the mean Q",
 }
 RBI, PEER = ("rbi", "base"), ("apex", "base")
+PONG_ACTIONS = 6
 
 HEAD = """
 ## Atari games
@@ -70,7 +72,7 @@ options have not been measured separately. reroute(0.1,2) is the paper's.
 ### Pong, {frames:g} million frames
 
 {there} of {all} runs are done. After 4 million frames the seeds of both algorithms are far apart; here they learn for
-as long as in the twelve games.
+as long as in the twelve games. The aim is 18 in every seed.
 """,
     "long": """
 ### Three games, {frames:g} million frames
@@ -283,6 +285,40 @@ def reasons_text(suite, done):
     return [text, ""]
 
 
+def floor_text(suite, done):
+    """What c_min costs RBI's samples in Pong."""
+    runs = results_of(suite, RBI, "Pong", done)
+    text = {key: range_text([run[key]["mean"] for run in runs]) for key in ("evaluation", "deterministic", "c_min_0")}
+    entropy = np.mean([run["curve"][-1]["pi_net_entropy"] for run in runs])
+    actor, others = runs[0]["settings"]["actor"], PONG_ACTIONS - 1
+    c_min = parse_rule(actor["rule"]).c_min
+    kept = (1 - actor["c_greedy"]) * c_min * others / PONG_ACTIONS
+    return (
+        f"RBI's samples scored {text['evaluation']}: the aim is missed. The same policies scored "
+        f"{text['deterministic']} with their most probable actions and {text['c_min_0']} with c_min = 0, so the floor "
+        "costs what is missing. The policy network has not followed the rule: its entropy is "
+        f"{entropy:.2f} at the end, that of uniform choice {math.log(PONG_ACTIONS):.2f}. The rule gives a multiple of "
+        f"that policy to each action, and with c_min = {c_min:g} the {others} that look worse keep {kept:.1%} of the "
+        "probability. Ape-X is evaluated with its best action alone."
+    )
+
+
+def range_text(values):
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def repeats_text():
+    """How far two runs of one command are apart."""
+    done, again = load_cells(), load("atari-repeated.json")
+    found = [
+        f"{label((run['algo'], run['variant']))} with seed {run['seed']} "
+        f"{number(done[name]['evaluation']['mean'])} and {number(run['evaluation']['mean'])}"
+        for name, run in again.items()
+    ]
+    return f"Two runs of one command differ too: {'; '.join(found)}."
+
+
 def ahead_of_samples(runs):
     """In how many runs the most probable actions, and samples with c_min = 0, score more than samples of the policy."""
     found = []
@@ -358,7 +394,10 @@ def atari_part():
         if has_profile(suite, done):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
         parts += [DIAGNOSTICS, diagnostics_table(suite, done), ""]
-        parts += [*reasons_text(suite, done), sources(name, suite, done)]
+        parts += [*reasons_text(suite, done)]
+        if name == "pong":
+            parts += [floor_text(suite, done), "", repeats_text(), ""]
+        parts.append(sources(name, suite, done))
     if runs := long_runs():
         parts += long_run_rows(runs)
         names = [f"snapshots-{run['game'].lower()}-{run['algo']}.json" for run in runs]
@@ -371,6 +410,8 @@ def atari_part():
 
 def has_profile(suite, done):
     """Whether there are enough games and seeds for a performance profile."""
+    if len(suite.games) == 1:
+        return False
     found = [[len(scores_of(suite, entry, g, done)) for g in suite.games] for entry in entries_of(suite, done)]
     return bool(found) and all(min(counts) >= 2 for counts in found)
 
@@ -407,10 +448,10 @@ def draw_long_runs(results, path):
 def draw_curves(suite, done, path):
     entries = entries_of(suite, done)
     games = [g for g in suite.games if any(scores_of(suite, entry, g, done) for entry in entries)]
-    columns = 2 if len(games) <= 4 else 3  # labels stay readable at the width of a page
+    columns = min(len(games), 2 if len(games) <= 4 else 3)  # labels stay readable at the width of a page
     rows = math.ceil(len(games) / columns)
     with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(8.6, 0.8 + 2.2 * rows), layout="constrained")
+        figure = Figure(figsize=(8.6 if columns > 1 else 5.2, 0.8 + 2.2 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for panel, game in zip(panels, games, strict=False):
             for look, entry in zip(LINES, entries, strict=False):

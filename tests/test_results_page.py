@@ -433,6 +433,8 @@ def test_a_cell_takes_as_long_as_the_slowest_alike_and_environments_count_once()
     assert atari.expected_seconds(cell, done, about, opened=True) == approx(1.1 * (3 + 70))
     longer = dataclasses.replace(cell, frames=2 * cell.frames)
     assert atari.expected_seconds(longer, done, about, opened=True) == approx(1.1 * (3 + 140))
+    as_long = {"as long": atari_result(longer, 1.0, training=80.0)}  # the evaluation of a longer run takes no longer
+    assert atari.expected_seconds(longer, done | as_long, about) == approx(1.1 * (3 + 90))
     shared = {"other": {**next(iter(done.values())), "shared": True, "seconds": {}}}
     assert atari.expected_seconds(cell, done | shared, about) == atari.expected_seconds(cell, done, about)
     assert atari.expected_seconds(cell, done, other) == atari.expected_seconds(cell, {}, about)  # nothing is known
@@ -551,6 +553,24 @@ def test_the_reasons_of_a_lead_are_rank_correlations_over_games():
     assert "the rule moves (-1.00)" in text
     assert text.endswith("in the same runs, scores are higher for the most probable actions in 1 of 1.")
     assert atari_page.reasons_text(dataclasses.replace(suite, games=suite.games[:7]), done) == []
+
+
+def test_the_mass_that_the_floor_keeps_in_pong_is_the_rules():
+    suite, done = dataclasses.replace(SMALL, games=("Pong",), seeds=(0,)), {}
+    for cell in suite.cells():
+        done[cell.name] = atari_result(cell, 17.0) | {
+            "settings": {"actor": {"rule": "reroute(0.2,10)", "c_greedy": 0.1}},
+            "deterministic": {"mean": 20.0},
+            "c_min_0": {"mean": 21.0},
+        }
+        done[cell.name]["curve"][0]["pi_net_entropy"] = 1.5
+    uniform, q = np.full(6, 1 / 6), np.arange(6.0)
+    pi = 0.9 * parse_rule("reroute(0.2,10)")(uniform, q) + 0.1 * np.eye(6)[5]
+    text = atari_page.floor_text(suite, done)
+    assert f"the 5 that look worse keep {pi[:5].sum():.1%} of the probability" in text
+    assert "scored 17.0: the aim is missed" in text
+    assert "20.0 with their most probable actions and 21.0 with c_min = 0" in text
+    assert "its entropy is 1.50 at the end, that of uniform choice 1.79" in text
 
 
 @pytest.mark.slow
