@@ -65,7 +65,6 @@ RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap", "counts")
 VALIDATIONS = 20  # evenly spaced
 HOLDOUT, LOGGED_HOLDOUT = 0.1, 0.4  # default fractions without and with logged probabilities
 MAX_COUNTED_STATES, MAX_COUNTED_IMAGES = 200_000, 20_000  # that pseudo-counts are estimated from
-MAY_CHANGE_ON_RESUME = ("format_settings.max_lost",)  # settings that do not affect the results
 EPOCHS, MIN_UPDATES, MAX_UPDATES = 20, 1_000, 20_000
 
 
@@ -255,17 +254,9 @@ def improve(
         **dataclasses.asdict(config),
     }
     torch_device = choose_device(device)
-    with RunLog(out, callback, progress=progress) as log:
-        complete = log.check_folder(
-            NAME,
-            described,
-            seed,
-            resume=resume,
-            overwrite=overwrite,
-            defaults={"format": None, "format_settings": FormatSettings(), **dataclasses.asdict(ImproveConfig())},
-            may_change=MAY_CHANGE_ON_RESUME,
-        )
-        if complete:
+    defaults = {"format": None, "format_settings": FormatSettings(), **dataclasses.asdict(ImproveConfig())}
+    with RunLog(out, callback, progress=progress, resume=resume, overwrite=overwrite) as log:
+        if log.check_folder(NAME, described, seed, defaults):
             return completed(log, trunk)
         loaded = open_dataset(source, format, settings)
         name = "data" if isinstance(source, Dataset) else str(source)
