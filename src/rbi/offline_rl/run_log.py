@@ -15,7 +15,6 @@ from rbi.progress import echo
 Callback = Callable[[dict[str, Any]], Any]
 
 MAY_CHANGE_ON_RESUME = ("num_envs", "format_settings.max_lost")  # settings that do not affect the results
-NOT_DATA = (".png", ".pdf", ".html")
 
 
 class RunLog:
@@ -155,14 +154,10 @@ class RunLog:
 
 
 def fingerprint(data: Dataset | Path) -> dict[str, Any]:
-    """What shows that data has changed: size and time of a path's files, or an in-memory checksum.
-
-    Images are left out, and what `rbi report` and other processes write into the folder of a run that is the data.
-    """
+    """What shows that data has changed: size and time of a path's files, or an in-memory checksum."""
     if isinstance(data, Dataset):
         checksum = 0
         for name in ("actions", "rewards"):
             checksum = zlib.crc32(data.arrays[name].tobytes(), checksum)
         return {"episodes": len(data), "steps": data.steps, "checksum": checksum}
-    inside = [p for p in data.rglob("*") if p.suffix not in NOT_DATA and not p.name.startswith(".")]
-    return fileio.file_stats([data] if data.is_file() else filter(Path.is_file, inside))
+    return fileio.data_stats(data)
