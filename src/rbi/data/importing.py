@@ -92,9 +92,8 @@ def import_dataset(
     resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
-        fileio.write_json(
-            out / SOURCE, fileio.data_stats(reader.path)
-        )  # first: a store without it could not be resumed
+        # first: a store without it could not be resumed
+        fileio.write_json(out / SOURCE, fileio.data_stats(reader.path))
     opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec, table_roles(reader))
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:

@@ -73,7 +73,7 @@ class Numbered:
         return self.episodes
 
     def line(self, part: int) -> int:
-        """The episode at which a part begins, from 1; the row in version 1."""
+        """The episode's number, from 1."""
         return part + 1
 
     def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
@@ -104,6 +104,7 @@ class Flat:
         return len(self.starts)
 
     def line(self, part: int) -> int:
+        """The row at which an episode begins, from 1."""
         return self.starts[part] + 1
 
     def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
