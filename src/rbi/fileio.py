@@ -19,13 +19,14 @@ import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{6})?(?P<old>\.old)?\.tmp")
 LEFTOVER_SECONDS = 60  # a temporary file or folder without a lock that nobody has touched for this long is abandoned
 LOCK = ".lock"
+NOT_DATA = (".png", ".pdf", ".html")
 INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0
 
 
@@ -110,9 +111,13 @@ def parse(path: Path, text: str | bytes, line: int) -> dict[str, Any]:
     return found
 
 
-def file_stats(files: Iterable[Path]) -> dict[str, int]:
-    """Number, size and newest modification time of files, which show whether data has changed."""
-    stats = [file.stat() for file in files]
+def data_stats(path: Path) -> dict[str, int]:
+    """Number, size and newest modification time of the files at a path, which show whether data has changed.
+
+    Images are left out, and what `rbi report` and other processes write into the folder of a run that is the data.
+    """
+    inside = [p for p in path.rglob("*") if p.suffix not in NOT_DATA and not p.name.startswith(".")]
+    stats = [file.stat() for file in ([path] if path.is_file() else inside) if file.is_file()]
     return {
         "files": len(stats),
         "bytes": sum(s.st_size for s in stats),

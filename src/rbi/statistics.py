@@ -124,14 +124,14 @@ def cvar(values: Array, tail: float = 0.01, weights: Array | None = None) -> Arr
     return found[0] if weights is None else found
 
 
-def paired_lead(estimate: Array, resampled: Array, column: int, quantiles: Sequence[float] = QUANTILES_95) -> Array:
-    """How far one column is ahead of every column: the estimate and its paired percentile interval, `[3, ..., K]`.
+def paired_lead(estimate: Array, resampled: Array, column: int) -> Array:
+    """How far one column is ahead of every column: the estimate and its paired 95% interval, `[3, ..., K]`.
 
     `estimate` is a statistic `[..., K]`, `resampled` the same in bootstrap samples that all columns share, `[B, ...,
     K]`: what the columns have in common cancels.
     """
     ahead = resampled[..., column, None] - resampled
-    return np.concatenate([(estimate[..., column, None] - estimate)[None], percentile_interval(ahead, quantiles)])
+    return np.concatenate([(estimate[..., column, None] - estimate)[None], percentile_interval(ahead)])
 
 
 # Algorithms on several tasks (Agarwal et al., 2021, "Deep RL at the edge of the statistical precipice"). `runs` holds

@@ -107,26 +107,11 @@ def test_a_store_and_memory_give_the_same_batches_and_a_seed_gives_them_again(tm
             assert (a is None and b is None) or torch.equal(a, b)
 
 
-def test_equal_steps_are_drawn_equally_often_and_weighted_ones_in_proportion():
+def test_steps_are_drawn_equally_often():
     rng = np.random.default_rng(2)
-    episodes = [episode(rng, 5), episode(rng, 5)]
-    weights = np.arange(10.0)
-    for given_, expected in ((None, np.full(10, 0.1)), (weights, weights / weights.sum())):
-        sampler = Sampler(episodes, SamplerConfig(), seeded(3), weights=given_)
-        counts = np.bincount(sampler.draw(40_000).steps, minlength=10) / 40_000
-        assert np.abs(counts - expected).max() < 5 * np.sqrt(0.2 * 0.8 / 40_000)
-        assert counts[0] > 0 or given_ is not None
-    assert counts[0] == 0
-
-
-def test_weights_are_those_of_usable_steps():
-    rng = np.random.default_rng(2)
-    episodes = [episode(rng, 6, end=end) for end in ("abandoned", "terminated", "terminated")]
-    weights = np.zeros(18)
-    weights[[2, 17]] = 1.0  # the first of them is left out with its episode
-    sampler = Sampler(episodes, SamplerConfig(batch_size=50), seeded(), weights=weights)
-    assert 2 not in sampler.usable
-    assert sampler.draw().steps.unique().tolist() == [17]
+    sampler = Sampler([episode(rng, 5), episode(rng, 5)], SamplerConfig(batch_size=40_000), seeded(3))
+    counts = np.bincount(sampler.draw().steps, minlength=10) / 40_000
+    assert np.abs(counts - 0.1).max() < 5 * np.sqrt(0.1 * 0.9 / 40_000)
 
 
 def test_frames_are_shared_by_samplers_of_one_dataset_only():
@@ -168,10 +153,7 @@ def test_small_batches_are_gathered_without_pytorchs_threads_and_large_ones_give
     assert torch.equal(out, frames[rows])
 
 
-def test_a_batch_of_nothing_and_a_store_of_nothing_are_refused():
-    made = [episode(np.random.default_rng(0), 5)]
-    with pytest.raises(ValueError, match="batch = 0"):
-        Sampler(made, SamplerConfig(), seeded()).draw(0)
+def test_a_store_of_nothing_is_refused():
     with pytest.raises(ValueError, match="no episodes"):
         Sampler(Dataset.from_episodes([], DatasetSpec((3,), 4)), SamplerConfig(), seeded())
 
@@ -191,10 +173,6 @@ def test_an_epoch_visits_every_step_of_the_chosen_episodes_once_in_the_generator
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (dict(weights=np.ones(3)), "weights of shape"),
-        (dict(weights=np.full(5, np.nan)), "finite"),
-        (dict(weights=np.zeros(5)), "not all zero"),
-        (dict(weights=np.full(5, 1e308)), "also their sum"),
         (dict(episodes=[]), "at least one"),
         (dict(episodes=[1]), "indices are 0 to 0"),
         (dict(episodes=[0.5]), "indices of episodes"),

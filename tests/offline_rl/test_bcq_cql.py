@@ -190,7 +190,7 @@ def test_bcq_targets_use_no_action_below_the_threshold_and_double_dqn_does():
     data = episodes_of()
     for constraint in (dict(bcq_threshold=0.6), {}):
         learner = learner_of(data, **constraint)
-        batch = learner.sampler.draw(64)
+        batch = learner.sampler.batch(learner.sampler.candidates)
         obs = learner.obs_spec.preprocess(batch.next_states, torch.float32)
         beta = sharp_beta(learner.obs_spec)
         probs = torch.softmax(beta.eval()(obs), 1)
@@ -249,7 +249,7 @@ def test_a_larger_cql_alpha_lowers_q_of_actions_not_taken():
     for alpha in (0.0, 0.3, 10.0):
         learner = learner_of(episodes_of(), cql_alpha=alpha)
         advance(learner, 70)
-        batch = learner.sampler.draw(64)
+        batch = learner.sampler.batch(learner.sampler.candidates)
         with torch.no_grad():
             q, _ = frozen_copy(learner.networks).q(learner.obs_spec.preprocess(batch.states, torch.float32))
         gaps.append(float((q.gather(1, batch.actions[:, None]).squeeze(1) - q.mean(1)).mean()))

@@ -248,7 +248,6 @@ def test_samplers_that_do_not_match_are_refused():
     other, _ = samplers_of(data, 10)
     near = Sampler(one.data, SamplerConfig(batch_size=8, n_step=3), seeded())
     impatient = Sampler(one.data, SamplerConfig(batch_size=8, n_step=10, gamma=0.5), seeded())
-    weighed = Sampler(one.data, far.config, seeded(), weights=np.ones(one.data.steps))
     here, there = (
         Sampler(one.data, SamplerConfig(batch_size=8, n_step=s), seeded(), episodes=[i]) for s, i in ((1, 0), (10, 1))
     )
@@ -258,7 +257,6 @@ def test_samplers_that_do_not_match_are_refused():
         (one, near, "n_step.n_step = 3"),
         (other, far, "same episodes"),
         (one, impatient, "settings"),
-        (one, weighed, "weights"),
         (here, there, "both a 1-step"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -32,7 +32,7 @@ class Learner:
 def started(path, *, lines_before_checkpoint, lines_after=0, data="same"):
     """A run that was stopped: some lines of metrics, a checkpoint if there are any before it, and more lines."""
     with RunLog(path, None, progress=False) as log:
-        assert not log.check_folder("improve", SETTINGS, 0, resume=False, overwrite=False, defaults={})
+        assert not log.check_folder("improve", SETTINGS, 0, {})
         log.state = {"lines": 0, "data": data}
         log.open({"learner": Learner()})
         for number in range(lines_before_checkpoint):
@@ -45,8 +45,8 @@ def started(path, *, lines_before_checkpoint, lines_after=0, data="same"):
 
 
 def resumed(path, state, learner):
-    with RunLog(path, None, progress=False) as log:
-        assert not log.check_folder("improve", SETTINGS, 0, resume=True, overwrite=False, defaults={})
+    with RunLog(path, None, progress=False, resume=True) as log:
+        assert not log.check_folder("improve", SETTINGS, 0, {})
         log.state = state
         log.open({"learner": learner})
     return log
@@ -70,9 +70,9 @@ def test_a_checkpoint_of_other_data_or_of_another_version_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("out", "overwrite"), [(None, False), ("run", True)])
 def test_a_resume_names_its_run_and_does_not_overwrite_it(tmp_path, out, overwrite):
-    log = RunLog(out and tmp_path / out, None)
+    log = RunLog(out and tmp_path / out, None, resume=True, overwrite=overwrite)
     with pytest.raises(ValueError, match="name the stopped run with --out, without --overwrite"):
-        log.check_folder("improve", SETTINGS, 0, resume=True, overwrite=overwrite, defaults={})
+        log.check_folder("improve", SETTINGS, 0, {})
 
 
 @pytest.mark.parametrize("name", ["actions", "rewards"])

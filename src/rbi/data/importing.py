@@ -92,7 +92,8 @@ def import_dataset(
     resumes = is_store(out)
     if not resumes:
         out.mkdir(parents=True, exist_ok=True)
-        fileio.write_json(out / SOURCE, fingerprint(reader.path))  # first: a store without it could not be resumed
+        # first: a store without it could not be resumed
+        fileio.write_json(out / SOURCE, fileio.data_stats(reader.path))
     opened = resume_store(out, reader) if resumes else StoreWriter.create(out, reader.spec, table_roles(reader))
     count = min(workers or os.cpu_count() or 1, max(1, total)) if reader.parallel else 1
     with opened as writer, bounded_map(count) as mapped:
@@ -110,7 +111,7 @@ def import_dataset(
 def resume_store(out: Path, reader: Reader) -> StoreWriter:
     """The store of an interrupted import, if the data has not changed."""
     before = fileio.parse(out / SOURCE, fileio.read_text(out / SOURCE), 1) if (out / SOURCE).exists() else None
-    if before is not None and before != fingerprint(reader.path):
+    if before is not None and before != fileio.data_stats(reader.path):
         raise ValueError(f"{reader.path}: has changed since its import into {out} began; import it again")
     Store(out).check_values()
     writer = StoreWriter.append_to(out, repair=True)
@@ -120,12 +121,6 @@ def resume_store(out: Path, reader: Reader) -> StoreWriter:
     for item in writer.lost:
         echo(f"{item}; they are imported again", stderr=True)
     return writer
-
-
-def fingerprint(path: Path) -> dict[str, Any]:
-    """Number, size and modification time of the data's files, without images."""
-    inside = (p for p in path.rglob("*") if p.suffix != ".png" and p.is_file())
-    return fileio.file_stats([path] if path.is_file() else inside)
 
 
 def append_all(reader: Reader, writer: StoreWriter, mapped: Map, state: Progress) -> Iterator[Progress]:

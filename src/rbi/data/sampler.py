@@ -84,7 +84,7 @@ class Batch(NamedTuple):
 
 
 class Sampler:
-    """Draws steps with replacement, uniformly or in proportion to `weights` (one per step).
+    """Draws steps with replacement, uniformly.
 
     `episodes` restricts it to some episodes. With `frames_on_device` all frames are in the device's memory; otherwise
     they are gathered in host memory (pinned if the device is a GPU) and copied to `device`. `share_frames_with` another
@@ -99,7 +99,6 @@ class Sampler:
         *,
         device: torch.device | str = "cpu",
         episodes: Sequence[int] | Array | None = None,
-        weights: Array | None = None,
         frames_on_device: bool = False,
         share_frames_with: "Sampler | None" = None,
     ) -> None:
@@ -141,20 +140,12 @@ class Sampler:
                 f"{config.gamma:g}; lower gamma"
             )
         self.candidates = torch.from_numpy(self.usable).to(at)
-        self.mass = None if weights is None else running_sum(weights, self.usable, data.steps).to(at)
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)
 
-    def draw(self, batch: int | None = None) -> Batch:
-        """Draw a batch; `batch` overrides its size."""
-        if batch is not None and batch < 1:
-            raise ValueError(f"batch = {batch}: must be at least 1")
-        size = (batch or self.config.batch_size,)
-        at = self.candidates.device
-        if self.mass is None:
-            drawn = torch.randint(len(self.candidates), size, generator=self.generator, device=at)
-        else:
-            point = torch.rand(size, generator=self.generator, device=at, dtype=torch.float64) * self.mass[-1]
-            drawn = torch.searchsorted(self.mass, point, right=True).clamp_(max=len(self.mass) - 1)
+    def draw(self) -> Batch:
+        """Draw a batch."""
+        size, at = (self.config.batch_size,), self.candidates.device
+        drawn = torch.randint(len(self.candidates), size, generator=self.generator, device=at)
         return self.batch(self.candidates[drawn])
 
     def batch(self, steps: Tensor) -> Batch:
@@ -260,19 +251,6 @@ def some_episodes(which: Sequence[int] | Array, count: int) -> Array:
     if given.min() < 0 or given.max() >= count:
         raise ValueError(f"episodes: indices are 0 to {count - 1}, not {given.min()} to {given.max()}")
     return given
-
-
-def running_sum(weights: Array, usable: Array, steps: int) -> Tensor:
-    """Cumulative weights of the usable steps, in float64: float32 would lose items."""
-    weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape != (steps,):
-        raise ValueError(f"weights of shape {weights.shape} for {steps} steps")
-    mine = weights[usable]
-    with np.errstate(over="ignore"):
-        total = mine.cumsum()
-    if not np.isfinite(total[-1]) or (mine < 0).any() or not total[-1]:
-        raise ValueError("weights must be finite (also their sum), not negative, and not all zero")
-    return torch.from_numpy(total)
 
 
 def mapped_bytes() -> int:

@@ -28,12 +28,14 @@ class Intervals(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Outcome of the test, mean(policy) - mean(behavior), and one-sided confidence bounds of that difference."""
+    """Outcome of the test, mean(policy) - mean(behavior), one-sided confidence bounds of that difference, and the
+    bootstrap probability that it is below 0; equal is not below."""
 
     outcome: Outcome
     difference: float
     lower: float
     upper: float
+    below: float
 
 
 def intervals(scores: Scores, rng: np.random.Generator) -> Intervals:
@@ -54,11 +56,6 @@ def differences_of(ours: Array, theirs: Array) -> Array:
     return np.where(np.isclose(ours, theirs, rtol=ROUNDING, atol=0), 0.0, ours - theirs)
 
 
-def probability_below(scores: Scores, behavior: Scores, rng: np.random.Generator) -> float:
-    """Bootstrap probability that the policy's mean is below the behaviour policy's; equal is not below."""
-    return share_below(bootstrap_differences(scores, behavior, rng))
-
-
 def probability_below_over_seeds(scores: Scores, behavior: Scores, rng: np.random.Generator) -> float:
     """Bootstrap probability that the policies of other seeds have a mean below the behaviour policy's.
 
@@ -75,14 +72,7 @@ def seed_means(values: Sequence[Array], rng: np.random.Generator) -> Array:
     return np.stack([bootstrap_samples([of_seed], rng).mean(1) for of_seed in values], 1)
 
 
-def verdict(
-    scores: Scores,
-    behavior: Scores,
-    rng: np.random.Generator,
-    *,
-    margin: float = MARGIN,
-    confidence: float = CONFIDENCE,
-) -> Verdict:
+def verdict(scores: Scores, behavior: Scores, rng: np.random.Generator, *, margin: float = MARGIN) -> Verdict:
     """Non-inferiority test by one-sided bootstrap bounds of D = mean(policy) - mean(behavior); the first that holds:
 
         above        lower(D) > 0
@@ -90,22 +80,17 @@ def verdict(
         below        upper(D) < 0
         open         otherwise, and whenever a seed has fewer than MIN_EPISODES episodes
 
-    Each bound alone has the stated confidence. A certain loss within the margin is "not below". The margin is relative:
+    Each bound alone has a confidence of 95%. A certain loss within the margin is "not below". The margin is relative:
     where the behaviour policy's mean is near 0, more episodes are needed.
     """
-    return judge(bootstrap_differences(scores, behavior, rng), scores, behavior, margin, confidence)
-
-
-def judge(differences: Array, scores: Scores, behavior: Scores, margin: float, confidence: float) -> Verdict:
-    """`verdict` from bootstrap differences."""
     if not 0 <= margin < 1:
         raise ValueError(f"margin = {margin}: must lie in [0, 1)")
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence = {confidence}: must lie in [0.5, 1)")
-    lower, upper = percentile_interval(differences, (1 - confidence, confidence)).tolist()
+    differences = bootstrap_differences(scores, behavior, rng)
+    lower, upper = percentile_interval(differences, (1 - CONFIDENCE, CONFIDENCE)).tolist()
     base = mean(behavior)
     enough = min(len(of_seed) for of_seed in (*scores, *behavior)) >= MIN_EPISODES
-    return Verdict(outcome(lower, upper, margin * abs(base)) if enough else "open", mean(scores) - base, lower, upper)
+    called = outcome(lower, upper, margin * abs(base)) if enough else "open"
+    return Verdict(called, mean(scores) - base, lower, upper, share_below(differences))
 
 
 def outcome(lower: float, upper: float, allowed_loss: float) -> Outcome:
@@ -118,12 +103,7 @@ def outcome(lower: float, upper: float, allowed_loss: float) -> Outcome:
 
 
 def compare(
-    scores: Scores,
-    behavior: Scores | None,
-    rng: np.random.Generator,
-    *,
-    margin: float = MARGIN,
-    confidence: float = CONFIDENCE,
+    scores: Scores, behavior: Scores | None, rng: np.random.Generator, *, margin: float = MARGIN
 ) -> dict[str, Any]:
     """Statistics of a policy's scores and its verdict against the behaviour policy, as `result.json` stores them.
 
@@ -149,13 +129,12 @@ def compare(
     }
     if behavior is None:
         return row | dict.fromkeys(("below", "verdict", "difference", "difference_bounds"))
-    differences = bootstrap_differences(scores, behavior, rng)
-    found_outcome, difference, lower, upper = judge(differences, scores, behavior, margin, confidence)
+    compared = verdict(scores, behavior, rng, margin=margin)
     return row | {
-        "below": share_below(differences),
-        "verdict": found_outcome,
-        "difference": difference,
-        "difference_bounds": [lower, upper],
+        "below": compared.below,
+        "verdict": compared.outcome,
+        "difference": compared.difference,
+        "difference_bounds": [compared.lower, compared.upper],
     }
 
 

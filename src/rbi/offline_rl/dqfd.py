@@ -188,7 +188,7 @@ class DQfD:
 
 
 def check_samplers(config: DQfDConfig, one_step: Sampler, n_step: Sampler) -> None:
-    """Refuse samplers that differ in more than the length of their returns, or that have weights."""
+    """Refuse samplers that differ in more than the length of their returns."""
     if one_step.config.n_step != 1:
         raise ValueError(f"one_step.n_step = {one_step.config.n_step}: must be 1")
     if n_step.config.n_step != config.n_step:
@@ -197,5 +197,3 @@ def check_samplers(config: DQfDConfig, one_step: Sampler, n_step: Sampler) -> No
         raise ValueError("one_step and n_step: must be samplers of the same episodes, on one device")
     if dataclasses.replace(one_step.config, n_step=config.n_step) != n_step.config:
         raise ValueError("one_step and n_step: their settings must be the same, except for the length of returns")
-    if one_step.mass is not None or n_step.mass is not None:
-        raise ValueError("weights: DQfD samples by its own priorities")

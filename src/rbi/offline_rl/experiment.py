@@ -59,7 +59,6 @@ NUM_ENVS = {"cpu": 64, "cuda": 312}
 MIN_GROUP_SIZE, MAX_GROUPS = 40, 6  # of environments that step together while a GPU computes the actions of others
 GPU_MEMORY_FRACTION = 0.6  # that the dataset's frames may take
 FRAME_SKIP = 4
-MAY_CHANGE_ON_RESUME = ("num_envs", "format_settings.max_lost")  # settings that do not affect the results
 MAX_REWARD = 1e9  # sums of squares stay finite
 SAVED_POLICY = "reroute(0.5,1.5)"
 WITHOUT_MASKS = (
@@ -181,17 +180,8 @@ def offline(
         **dataclasses.asdict(evaluation),
         **dataclasses.asdict(config),
     }
-    with RunLog(out, callback, progress=progress) as log:
-        complete = log.check_folder(
-            NAME,
-            described,
-            seed,
-            resume=resume,
-            overwrite=overwrite,
-            defaults=default_settings(),
-            may_change=MAY_CHANGE_ON_RESUME,
-        )
-        if complete:
+    with RunLog(out, callback, progress=progress, resume=resume, overwrite=overwrite) as log:
+        if log.check_folder(NAME, described, seed, default_settings()):
             return completed(log)
         loaded = data if isinstance(data, Dataset) else open_dataset(data, settings=settings)
         name = "data" if isinstance(source, Dataset) else str(source)

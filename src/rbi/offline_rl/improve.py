@@ -39,7 +39,7 @@ from rbi.offline_rl.behavior_q import (
     standardize,
 )
 from rbi.offline_rl.learner import train
-from rbi.offline_rl.policy_diff import PolicyPair, policy_diff
+from rbi.offline_rl.policy_diff import HeldOutSteps, PolicyPair, policy_diff
 from rbi.offline_rl.run_log import Callback, RunLog, fingerprint
 from rbi.offline_rl.validation import (
     PREDICT_BATCH,
@@ -65,7 +65,6 @@ RANDOM_STREAMS = ("split", "batches", "dropout", "bootstrap", "counts")
 VALIDATIONS = 20  # evenly spaced
 HOLDOUT, LOGGED_HOLDOUT = 0.1, 0.4  # default fractions without and with logged probabilities
 MAX_COUNTED_STATES, MAX_COUNTED_IMAGES = 200_000, 20_000  # that pseudo-counts are estimated from
-MAY_CHANGE_ON_RESUME = ("format_settings.max_lost",)  # settings that do not affect the results
 EPOCHS, MIN_UPDATES, MAX_UPDATES = 20, 1_000, 20_000
 
 
@@ -255,17 +254,9 @@ def improve(
         **dataclasses.asdict(config),
     }
     torch_device = choose_device(device)
-    with RunLog(out, callback, progress=progress) as log:
-        complete = log.check_folder(
-            NAME,
-            described,
-            seed,
-            resume=resume,
-            overwrite=overwrite,
-            defaults={"format": None, "format_settings": FormatSettings(), **dataclasses.asdict(ImproveConfig())},
-            may_change=MAY_CHANGE_ON_RESUME,
-        )
-        if complete:
+    defaults = {"format": None, "format_settings": FormatSettings(), **dataclasses.asdict(ImproveConfig())}
+    with RunLog(out, callback, progress=progress, resume=resume, overwrite=overwrite) as log:
+        if log.check_folder(NAME, described, seed, defaults):
             return completed(log, trunk)
         loaded = open_dataset(source, format, settings)
         name = "data" if isinstance(source, Dataset) else str(source)
@@ -519,7 +510,7 @@ class Improver:
         episode = np.searchsorted(first, steps, side="right") - 1
         counts = visit_counts(policy, sampler, steps) if self.rule.uses_counts else None
         found = policy_diff(
-            PredictedSteps(policy, held, counts, episode, steps - first[episode], action_probs),
+            held_out_steps(policy, held, counts, episode, steps - first[episode], action_probs),
             self.rng("bootstrap"),
             (self.rule.c_min, self.rule.c_max) if isinstance(self.rule, Reroute) else None,
             None if data.spec.is_image else sampler.frames[sampler.frame_index[steps]].numpy(),
@@ -553,39 +544,22 @@ class Improver:
         return decision, decision.to_dict()
 
 
-@dataclass(frozen=True)
-class PredictedSteps:
-    """The steps of the test set with their predictions; implements `HeldOutSteps`."""
+def held_out_steps(
+    policy: Policy, held: Predictions, counts: Tensor | None, episode: Array, step: Array, action_probs: Array | None
+) -> HeldOutSteps:
+    """The steps of the test set, from their predictions."""
+    masks = held.action_masks
 
-    policy: Policy
-    held: Predictions
-    counts: Tensor | None
-    episode: Array
-    step: Array
-    action_probs: Array | None
+    def rows(some: slice | Array) -> PolicyPair:
+        beta, q = np.exp(log_probs(held.logits[some], policy.temperature)), held.q[some].astype(np.float64)
+        legal = None if masks is None else torch.from_numpy(masks[some])
+        visits = None if counts is None else counts[some]
+        pi = policy.improve(torch.from_numpy(beta), torch.from_numpy(q), legal, visits).numpy()
+        probs = None if action_probs is None else action_probs[some]
+        returns = held.returns[some].astype(np.float64)
+        return PolicyPair(beta, pi, q, held.actions[some], returns, episode[some], step[some], probs)
 
-    @property
-    def q(self) -> Array:
-        return self.held.q
-
-    @property
-    def actions(self) -> Array:
-        return self.held.actions
-
-    @property
-    def returns(self) -> Array:
-        return self.held.returns
-
-    def rows(self, rows: slice | Array) -> PolicyPair:
-        """beta, pi and Q of some steps, in float64."""
-        held, masks = self.held, self.held.action_masks
-        beta, q = np.exp(log_probs(held.logits[rows], self.policy.temperature)), held.q[rows].astype(np.float64)
-        legal = None if masks is None else torch.from_numpy(masks[rows])
-        counts = None if self.counts is None else self.counts[rows]
-        pi = self.policy.improve(torch.from_numpy(beta), torch.from_numpy(q), legal, counts).numpy()
-        probs = None if self.action_probs is None else self.action_probs[rows]
-        returns = held.returns[rows].astype(np.float64)
-        return PolicyPair(beta, pi, q, held.actions[rows], returns, self.episode[rows], self.step[rows], probs)
+    return HeldOutSteps(held.q, held.actions, held.returns, episode, step, rows)
 
 
 def visit_counts(policy: Policy, sampler: Sampler, steps: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """What an improved policy changes compared with beta on held-out steps: which actions, where, and by how much."""
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,26 +19,6 @@ TOP_STEPS, TOP_ACTIONS, TOP_FEATURES = 10, 3, 5
 MAX_FEATURE_VALUES = 20_000  # evenly spaced
 
 
-class HeldOutSteps(Protocol):
-    """N held-out steps whose beta and pi are computed for some of them at a time: `[N, A]` may be too large.
-
-    `q` is `[N, A]`; the logged action, its return, the episode and the step in it are `[N]`.
-    """
-
-    @property
-    def q(self) -> Array: ...
-    @property
-    def actions(self) -> Array: ...
-    @property
-    def returns(self) -> Array: ...
-    @property
-    def episode(self) -> Array: ...
-    @property
-    def step(self) -> Array: ...
-    def rows(self, rows: slice | Array) -> "PolicyPair":
-        """Some of the steps, in float64."""
-
-
 class PolicyPair(NamedTuple):
     """beta and pi on N held-out steps.
 
@@ -53,12 +34,6 @@ class PolicyPair(NamedTuple):
     episode: Array
     step: Array
     action_probs: Array | None = None
-
-    def rows(self, rows: slice | Array) -> "PolicyPair":
-        """Some of the steps, in float64."""
-        probs = None if self.action_probs is None else self.action_probs[rows]
-        beta, pi, q, returns = (each[rows].astype(np.float64) for each in (self.beta, self.pi, self.q, self.returns))
-        return PolicyPair(beta, pi, q, self.actions[rows], returns, self.episode[rows], self.step[rows], probs)
 
     @property
     def values(self) -> Array:
@@ -84,6 +59,21 @@ class PolicyPair(NamedTuple):
         beta = np.maximum(beta, np.finfo(np.float32).tiny)
         found: Array = (self.pi[at] / beta - 1) * (self.returns - self.values)
         return found
+
+
+class HeldOutSteps(NamedTuple):
+    """N held-out steps whose beta and pi are computed for some of them at a time: `[N, A]` may be too large.
+
+    `q` is `[N, A]`; the logged action, its return, the episode and the step in it are `[N]`.
+    """
+
+    q: Array
+    actions: Array
+    returns: Array
+    episode: Array
+    step: Array
+    rows: Callable[[slice | Array], PolicyPair]
+    """Some of the steps, in float64."""
 
 
 class StepSums(NamedTuple):

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from rbi.progress import echo
 
 Callback = Callable[[dict[str, Any]], Any]
 
-NOT_DATA = (".png", ".pdf", ".html")
+MAY_CHANGE_ON_RESUME = ("num_envs", "format_settings.max_lost")  # settings that do not affect the results
 
 
 class RunLog:
@@ -24,45 +24,46 @@ class RunLog:
     "data" (a fingerprint of the dataset), and "holdout" where episodes are held out.
     """
 
-    def __init__(self, out: Path | str | None, callback: Callback | None, *, progress: bool = True) -> None:
+    def __init__(
+        self,
+        out: Path | str | None,
+        callback: Callback | None,
+        *,
+        progress: bool = True,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
         self.out = None if out is None else Path(out)
-        self.callback, self.progress = callback, progress
+        self.callback, self.progress, self.resume, self.overwrite = callback, progress, resume, overwrite
         self.metrics: list[dict[str, Any]] = []
         self.state: dict[str, Any] = {}
         self.numbers: dict[str, Any] | None = None
         self.writer: runs.Writer | None = None
         self.lock: fileio.RunLock | None = None
         self.created: dict[str, Any] = {}
-        self.resumes = False
 
-    def check_folder(
-        self,
-        command: str,
-        settings: Mapping[str, Any],
-        seed: int,
-        *,
-        resume: bool,
-        overwrite: bool,
-        defaults: Mapping[str, Any],
-        may_change: Sequence[str] = (),
-    ) -> bool:
+    def check_folder(self, command: str, settings: Mapping[str, Any], seed: int, defaults: Mapping[str, Any]) -> bool:
         """Refuse a folder that this run may not use; True if it holds a complete run to resume, now loaded.
 
         `defaults` are the settings that the version which started a run did not have, as in `runs.check_resumable`. A
         run that is resumed is locked until `RunLog` is left.
         """
-        self.created = {"command": command, "settings": settings, "seed": seed, "overwrite": overwrite}
-        self.resumes = resume
-        if resume and (self.out is None or overwrite):
+        self.created = {"command": command, "settings": settings, "seed": seed, "overwrite": self.overwrite}
+        if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the stopped run with --out, without --overwrite")
         if self.out is None:
             return False
-        if not resume:
-            runs.check_available(fileio.resolve(self.out), overwrite=overwrite)
+        if not self.resume:
+            runs.check_available(fileio.resolve(self.out), overwrite=self.overwrite)
             return False
         self.lock = runs.lock_run(self.out)
         without = runs.check_resumable(
-            self.out, command=command, settings=settings, seed=seed, defaults=defaults, may_change=may_change
+            self.out,
+            command=command,
+            settings=settings,
+            seed=seed,
+            defaults=defaults,
+            may_change=MAY_CHANGE_ON_RESUME,
         )
         if without:
             self.echo(without)
@@ -75,7 +76,7 @@ class RunLog:
         """Create the run folder that was checked, or reopen it and continue from its last checkpoint."""
         if self.out is None:
             return
-        if self.resumes:
+        if self.resume:
             self.restore(learners)
             runs.save_changed_settings(self.out, self.created["settings"])
             self.writer = runs.Writer.reopen(self.out, lines=self.state["lines"], lock=self.lock)
@@ -153,14 +154,10 @@ class RunLog:
 
 
 def fingerprint(data: Dataset | Path) -> dict[str, Any]:
-    """What shows that data has changed: size and time of a path's files, or an in-memory checksum.
-
-    Images are left out, and what `rbi report` and other processes write into the folder of a run that is the data.
-    """
+    """What shows that data has changed: size and time of a path's files, or an in-memory checksum."""
     if isinstance(data, Dataset):
         checksum = 0
         for name in ("actions", "rewards"):
             checksum = zlib.crc32(data.arrays[name].tobytes(), checksum)
         return {"episodes": len(data), "steps": data.steps, "checksum": checksum}
-    inside = [p for p in data.rglob("*") if p.suffix not in NOT_DATA and not p.name.startswith(".")]
-    return fileio.file_stats([data] if data.is_file() else filter(Path.is_file, inside))
+    return fileio.data_stats(data)

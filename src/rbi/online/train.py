@@ -148,35 +148,36 @@ def train(
     path = None if out is None else Path(out)
     if resume and path is None:
         raise ValueError("resume: name the run with out")
+    resumed = path if resume else None
     mirror = open_mirror(path, options, resume=resume, overwrite=overwrite, progress=progress)
     start: Path | None = None
     with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(runs.lock_run(path)) if resume and path is not None else None
-        chosen = resolve_config(env, algo, preset, config, path if resume else None, overrides)
-        seed = resolve_seed(seed, path if resume else None)
+        lock = None if resumed is None else stack.enter_context(runs.lock_run(resumed))
+        chosen = resolve_config(env, algo, preset, config, resumed, overrides)
+        seed = resolve_seed(seed, resumed)
         if path is not None and not resume:
             runs.check_available(fileio.resolve(path), overwrite=overwrite)
-        chosen = resolve_reward_scale(chosen, path if resume else None, progress=progress)
+        chosen = resolve_reward_scale(chosen, resumed, progress=progress)
         make_engine = engine or Local(device)
         settings = run_settings(chosen, preset) | make_engine.settings
-        if resume and path is not None:
-            check_resumable(path, settings, seed, make_engine.may_change, progress=progress)
-            check_same_preset(path, chosen.env, preset)
-            if (complete := load_complete(path, chosen, trunk)) is not None:
+        if resumed is not None:
+            check_resumable(resumed, settings, seed, make_engine.may_change, progress=progress)
+            check_same_preset(resumed, chosen.env, preset)
+            if (complete := load_complete(resumed, chosen, trunk)) is not None:
                 if progress:
-                    echo(f"nothing left to do: {path} is complete; more updates continue it")
+                    echo(f"nothing left to do: {resumed} is complete; more updates continue it")
                 return complete
-            start = find_checkpoint(path, chosen, progress=progress)
+            start = find_checkpoint(resumed, chosen, progress=progress)
         running = stack.enter_context(make_engine(chosen, seed, trunk, progress=progress))
         info: dict[str, Any] = {"seconds": 0.0, "best": None, "lines": 0}
-        if start is not None and path is not None:
+        if start is not None and resumed is not None:
             saved, given = checkpoint.load(start, {"env": chosen.env.id, "algo": chosen.algo}), trunk is not None
             if saved.kind.get("custom_trunk", given) != given:
                 trunks = "without a custom trunk; leave trunk out" if given else "with a custom trunk; pass it as trunk"
-                raise ValueError(f"{path}: was started {trunks}")
+                raise ValueError(f"{resumed}: was started {trunks}")
             with fileio.naming(start):
                 running.restore(saved)
-                info = count_resume(path, info | saved.info, running)
+                info = count_resume(resumed, info | saved.info, running)
         created = {"settings": settings, "seed": seed, "argv": argv, "overwrite": overwrite}
         writer = None if path is None else open_run(path, lock, info["lines"], created, from_start=start is None)
         stack.enter_context(writer or contextlib.nullcontext())
@@ -296,7 +297,7 @@ def measure_reward_scale(env: EnvConfig) -> float:
 
 
 def check_resumable(
-    path: Path, settings: Mapping[str, Any], seed: int, may_change: Sequence[str] = (), *, progress: bool
+    path: Path, settings: Mapping[str, Any], seed: int, may_change: Sequence[str], *, progress: bool
 ) -> None:
     """Raise ValueError unless a folder holds a run with these settings; a line names those that it was started without.
 

@@ -7,7 +7,6 @@
 True
 """
 
-import difflib
 import math
 import re
 import sys
@@ -19,6 +18,7 @@ from rbi.rules.arrays import NUMBERS, check_exactly_one, check_positive, check_r
 from rbi.rules.counts import count_bounds
 from rbi.rules.kl import backward_kl, forward_kl
 from rbi.rules.linear import bcq, behavior, greedy, max_ppo, max_reroute, max_tv
+from rbi.suggestions import nearest
 
 Array = TypeVar("Array")
 
@@ -257,8 +257,7 @@ def parse_rule(text: str, *, counts: bool = False) -> Rule:
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or match[1] not in _registered:
         known = ", ".join(usage(rule) for rule in _registered.values() if counts or not rule.uses_counts)
-        near = difflib.get_close_matches(match[1] if match else text, _registered, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        meant = nearest(match[1] if match else text, _registered)
         raise ValueError(f"rule {text!r} is not known: give one of {known}{meant}")
     rule = _registered[match[1]]
     if rule.uses_counts and not counts:

@@ -12,7 +12,7 @@ stacks overlap, only the newest frame of each is kept. Observations of several p
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,22 +63,6 @@ class Steps(NamedTuple):
     terminated: bool
 
 
-class Layout(Protocol):
-    """How a file stores its episodes."""
-
-    def count(self) -> int:
-        """Number of episodes."""
-
-    def line(self, part: int) -> int:
-        """The episode or row at which an episode begins, from 1."""
-
-    def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
-        """The steps of an episode, optionally with observations."""
-
-    def max_action(self, file: Any) -> int:
-        """The largest action."""
-
-
 @dataclass(frozen=True)
 class Numbered:
     """Version 2: array names end with the episode's number."""
@@ -89,6 +73,7 @@ class Numbered:
         return self.episodes
 
     def line(self, part: int) -> int:
+        """The episode's number, from 1."""
         return part + 1
 
     def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
@@ -119,6 +104,7 @@ class Flat:
         return len(self.starts)
 
     def line(self, part: int) -> int:
+        """The row at which an episode begins, from 1."""
         return self.starts[part] + 1
 
     def steps(self, file: Any, part: int, *, with_observations: bool) -> Steps:
@@ -134,6 +120,9 @@ class Flat:
 
     def max_action(self, file: Any) -> int:
         return max_action(dataset(file, "actions")[()])
+
+
+Layout = Numbered | Flat
 
 
 class D3rlpyReader:

@@ -35,7 +35,6 @@ MAX_PARAMETER = 1e9
 MAX_ALGORITHMS = 32
 MAX_SIZE = 1_000_000  # a block with this many trajectories still fits into memory
 TAIL = 0.01  # CVaR is the mean of the worst 1%
-QUANTILES = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of 95% intervals
 BELOW = 1e-9  # scores closer to the baseline than this are not below it
 CALL = re.compile(r"(\w+)(?:\(([^()]*)\))?")
 
@@ -358,9 +357,9 @@ def summarise(
         x.reshape(resamples, *shape) for x in (weights @ flat / n, cvar(flat, TAIL, weights), weights @ below / n)
     ]
     mean, tail, share_below = estimates
-    mean_interval, cvar_interval, below_interval = (percentile_interval(samples, QUANTILES) for samples in resampled)
+    mean_interval, cvar_interval, below_interval = (percentile_interval(samples) for samples in resampled)
     mean_lead, cvar_lead = (
-        np.stack([paired_lead(estimate, samples, one, QUANTILES) for one in compared])
+        np.stack([paired_lead(estimate, samples, one) for one in compared])
         for estimate, samples in zip(estimates[:2], resampled[:2], strict=True)
     )
     return Summary(mean, tail, share_below, mean_interval, cvar_interval, below_interval, mean_lead, cvar_lead)
