@@ -2,6 +2,7 @@
 
 python -m benchmarks.atari --minutes 9                   runs cells of the twelve games that are missing and fit in
 python -m benchmarks.atari --suite tuning --seeds 0 1    the games that settings are chosen on
+python -m benchmarks.atari --suite pong tuning           one after the other: short cells fill what is left of the time
 python -m benchmarks.atari --status                      shows which cells are there
 
 A cell is written when it is complete, so any number of short runs add up. Environments are made once per game.
@@ -376,7 +377,7 @@ def show_status(suites, done, about):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--suite", choices=SUITES, default="twelve")
+    parser.add_argument("--suite", nargs="+", choices=SUITES, default=["twelve"], help="in this order")
     parser.add_argument("--games", nargs="+", help="only these games")
     parser.add_argument("--algos", nargs="+", choices=["rbi", "apex"], help="only these algorithms")
     parser.add_argument(
@@ -419,17 +420,21 @@ def main():
     if args.status:
         show_status(SUITES, load_cells(args.out), about)
         return
-    suite = SUITES[args.suite]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for name in args.suite:
+        run_cells(chosen(SUITES[name], args).cells(), args, device, about)
+
+
+def chosen(suite, args):
+    """A suite with the games, algorithms, variants, seeds and frames that are asked for."""
     entries = [entry for entry in suite.entries if not args.variants or entry[1] in args.variants]
     entries = entries or list(itertools.product(("rbi", "apex"), args.variants))
-    suite = Suite(
+    return Suite(
         tuple(args.games or suite.games),
         tuple(entry for entry in entries if not args.algos or entry[0] in args.algos),
         tuple(suite.seeds if args.seeds is None else args.seeds),
         round(args.frames * MILLION) if args.frames else suite.frames,
     )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    run_cells(suite.cells(), args, device, about)
 
 
 if __name__ == "__main__":
