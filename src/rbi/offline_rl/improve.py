@@ -244,7 +244,7 @@ def improve(
         return_range,
         unit,
     )
-    rule = parse_rule(rule, counts=True) if isinstance(rule, str) else rule
+    rule = rule if isinstance(rule, Rule) else parse_rule(rule, counts=True)
     source = dataset_or_path(data)
     described = {
         "data": None if isinstance(source, Dataset) else str(source),
