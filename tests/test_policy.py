@@ -299,6 +299,24 @@ def test_tensors_and_arrays_give_the_same_results(obs_spec):
     assert np.array_equal(policy.act(tensors[0], 0), policy.act(obs, 0))
 
 
+@pytest.mark.parametrize("obs_spec", [VECTOR, IMAGE], ids=["vector", "image"])
+def test_arrays_of_any_strides_give_the_same_results(obs_spec):
+    policy, obs = policy_of(obs_spec), observations(obs_spec)
+    legal = np.random.default_rng(0).random((6, obs_spec.num_actions)) < 0.7
+    legal[:, 0] = True
+    backwards = policy.predict_proba(obs[::-1], legal[::-1])
+    assert np.array_equal(backwards[::-1], policy.predict_proba(obs, legal))
+
+
+def test_tensors_of_a_network_in_training_are_taken_as_they_are():
+    policy, obs = policy_of(VECTOR), torch.from_numpy(observations(VECTOR))
+    policy.features = FeatureRange((-9.0,) * 3, (9.0,) * 3)
+    assert np.array_equal(policy.predict_proba(obs.clone().requires_grad_()), policy.predict_proba(obs))
+    policy.behavior = "logged"
+    beta = torch.softmax(torch.zeros(len(obs), 4, requires_grad=True), 1).bfloat16()
+    assert np.array_equal(policy.predict_proba(obs, beta=beta), policy.predict_proba(obs, beta=np.full((6, 4), 0.25)))
+
+
 @pytest.mark.parametrize("obs_spec", [MASKED, IMAGE], ids=["masks", "image"])
 def test_many_states_are_computed_in_blocks_with_the_same_results(obs_spec, monkeypatch):
     policy, obs = policy_of(obs_spec), observations(obs_spec, 10)
