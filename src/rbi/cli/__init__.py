@@ -123,6 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     on stderr), 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every encoding has the dots of a cell that is cut
     status: int | None = None
     command: Command | None = None
     if threading.current_thread() is threading.main_thread():
