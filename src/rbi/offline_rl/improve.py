@@ -154,9 +154,11 @@ class ImproveResult(Suggesting):
         numbers, found, overall = self.numbers, self.diagnostics, self.changes["overall"]
         decided = numbers["decision"]
         explained = found["q_explained_variance"]
+        excluded = f"{numbers['excluded']:.1%} of the training steps: their returns are truncated"
         rows = [
             ("data", f"{numbers['episodes']:,} episodes, {numbers['steps']:,} steps"),
             ("test set", f"{numbers['test']['episodes']:,} episodes, {numbers['test']['steps']:,} steps"),
+            *([("excluded from Q", excluded)] if numbers["excluded"] else []),
             (
                 "beta",
                 f"log-likelihood {found['log_likelihood_calibrated']:.4f} (action frequencies: "
