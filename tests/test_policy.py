@@ -219,6 +219,7 @@ def test_legal_actions_get_all_probability_within_the_bounds_around_renormalised
         (np.full((6, 4), 2), r"must be booleans, or zeros and ones, \(6, 4\)"),
         (np.full((6, 4), np.nan), "must be booleans"),
         (pa.table({name: [1] * 6 for name in "abcd"}), "legal is a table: pass an array"),
+        ([["none"], ["bundle"]] * 3, r"^legal is no array of booleans: pass an array \[B, A\], with actions in the"),
         (np.zeros((6, 4), bool), r"legal\[0\]: no action is legal"),
     ],
 )
@@ -531,6 +532,8 @@ def test_a_policy_of_logged_probabilities_changes_those_that_are_passed(tmp_path
         again.act(obs, 0)
     with pytest.raises(ValueError, match=r"beta\[2\]"):
         again.predict_proba(obs, beta=np.where(np.arange(20)[:, None] == 2, 0.3, beta))
+    with pytest.raises(ValueError, match=r"^beta is no array of numbers: must be probabilities \(20, 4\)$"):
+        again.predict_proba(obs, beta=[{"none": 0.5, "bundle": 0.5}] * 20)
     with pytest.raises(ValueError, match="has cloned it"):
         policy_of(VECTOR).predict_proba(obs, beta=beta)
 
