@@ -412,6 +412,7 @@ TRUNCATED = [row | {"terminated": 0, "truncated": row["t"]} for row in ROWS]
         (ROWS, {"rule": "better"}, "rule 'better'"),
         (ROWS, {"holdout_fraction": 1.0}, "holdout_fraction = 1.0"),
         (ROWS, {"return_range": (0, 0.5)}, "logs.csv, line .*: return .* is outside the stated range 0 to 0.5"),
+        (ROWS, {"return_range": (1, 0)}, r"return_range = \(1, 0\): must be finite, and the first number smaller"),
         (ROWS, {"resume": True}, "--resume: name the stopped run"),
     ],
 )

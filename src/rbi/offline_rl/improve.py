@@ -15,6 +15,7 @@ from rbi.certification.evidence import (
     Unit,
     check_complete,
     check_copies,
+    check_range,
     check_returns,
     clone_error,
     gather_evidence,
@@ -111,6 +112,11 @@ class ImproveConfig(Checked):
     unit: Unit = "episode"
     """Unit of analysis: episodes, or players (customers, patients) if the policy is for others, too. All episodes of a
     player are in one part of the data then, and each player counts once in the decision. The log has to name them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.return_range is not None:
+            check_range(self.return_range)
 
 
 @dataclass(frozen=True, repr=False)
