@@ -439,6 +439,14 @@ def test_closed_standard_streams_are_no_error_and_their_numbers_go_to_no_file(tm
     assert bash(f"{shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-", tmp_path).returncode > 2
 
 
+def test_output_in_an_encoding_without_the_dots_of_a_cut_cell_is_no_error(tmp_path):
+    rows = "".join(f"{e},0,{e % 2},{e},1,0.5\n" for e in range(100))
+    (tmp_path / "log.csv").write_text("episode_id,t,action,reward,terminated,obs_0\n" + rows)
+    done = bash(f"PYTHONIOENCODING=latin-1 {RBI} data info log.csv --out info", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert runs.read(tmp_path / "info").result
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_for_which_there_is_no_space_is_an_error_of_one_line_and_messages_are_none(tmp_path):
     done = bash(f"{RBI} --version > /dev/full", tmp_path)

@@ -219,6 +219,7 @@ def test_legal_actions_get_all_probability_within_the_bounds_around_renormalised
         (np.full((6, 4), 2), r"must be booleans, or zeros and ones, \(6, 4\)"),
         (np.full((6, 4), np.nan), "must be booleans"),
         (pa.table({name: [1] * 6 for name in "abcd"}), "legal is a table: pass an array"),
+        ([["none"], ["bundle"]] * 3, r"^legal is no array of booleans: pass an array \[B, A\], with actions in the"),
         (np.zeros((6, 4), bool), r"legal\[0\]: no action is legal"),
     ],
 )
@@ -297,6 +298,24 @@ def test_tensors_and_arrays_give_the_same_results(obs_spec):
     tensors = torch.from_numpy(obs), torch.from_numpy(legal)
     assert np.array_equal(policy.predict_proba(*tensors), policy.predict_proba(obs, legal))
     assert np.array_equal(policy.act(tensors[0], 0), policy.act(obs, 0))
+
+
+@pytest.mark.parametrize("obs_spec", [VECTOR, IMAGE], ids=["vector", "image"])
+def test_arrays_of_any_strides_give_the_same_results(obs_spec):
+    policy, obs = policy_of(obs_spec), observations(obs_spec)
+    legal = np.random.default_rng(0).random((6, obs_spec.num_actions)) < 0.7
+    legal[:, 0] = True
+    backwards = policy.predict_proba(obs[::-1], legal[::-1])
+    assert np.array_equal(backwards[::-1], policy.predict_proba(obs, legal))
+
+
+def test_tensors_of_a_network_in_training_are_taken_as_they_are():
+    policy, obs = policy_of(VECTOR), torch.from_numpy(observations(VECTOR))
+    policy.features = FeatureRange((-9.0,) * 3, (9.0,) * 3)
+    assert np.array_equal(policy.predict_proba(obs.clone().requires_grad_()), policy.predict_proba(obs))
+    policy.behavior = "logged"
+    beta = torch.softmax(torch.zeros(len(obs), 4, requires_grad=True), 1).bfloat16()
+    assert np.array_equal(policy.predict_proba(obs, beta=beta), policy.predict_proba(obs, beta=np.full((6, 4), 0.25)))
 
 
 @pytest.mark.parametrize("obs_spec", [MASKED, IMAGE], ids=["masks", "image"])
@@ -513,6 +532,8 @@ def test_a_policy_of_logged_probabilities_changes_those_that_are_passed(tmp_path
         again.act(obs, 0)
     with pytest.raises(ValueError, match=r"beta\[2\]"):
         again.predict_proba(obs, beta=np.where(np.arange(20)[:, None] == 2, 0.3, beta))
+    with pytest.raises(ValueError, match=r"^beta is no array of numbers: must be probabilities \(20, 4\)$"):
+        again.predict_proba(obs, beta=[{"none": 0.5, "bundle": 0.5}] * 20)
     with pytest.raises(ValueError, match="has cloned it"):
         policy_of(VECTOR).predict_proba(obs, beta=beta)
 

@@ -294,7 +294,7 @@ class Policy(Suggesting):
         if is_frame(obs):
             obs = self.encode(obs)
         try:
-            given = obs if isinstance(obs, torch.Tensor) else torch.as_tensor(np.require(obs, requirements="W"))
+            given = as_tensor(obs)
         except (TypeError, ValueError) as error:
             raise ValueError(self.unreadable(obs, error)) from None
         if given.is_complex():
@@ -358,10 +358,14 @@ class Policy(Suggesting):
             if self.obs_spec.has_action_masks:
                 raise ValueError("legal is missing: this policy learned with action masks, so pass those of the states")
             return None
-        if is_frame(legal):  # its columns may be in any order
+        try:
+            given = None if is_frame(legal) else as_tensor(legal)  # a table's columns may be in any order
+        except (TypeError, ValueError):
+            given = None
+        if given is None:
+            found = "a table" if is_frame(legal) else "no array of booleans"
             names = ", ".join(map(str, self.action_names)) or "their numbers"
-            raise ValueError(f"legal is a table: pass an array [B, A], with actions in the policy's order ({names})")
-        given = legal if isinstance(legal, torch.Tensor) else torch.as_tensor(np.require(legal, requirements="W"))
+            raise ValueError(f"legal is {found}: pass an array [B, A], with actions in the policy's order ({names})")
         expected = (count, self.obs_spec.num_actions)
         if given.dtype != torch.bool and bool(((given == 0) | (given == 1)).all()):  # as Gymnasium's masks are
             given = given.bool()
@@ -379,8 +383,11 @@ class Policy(Suggesting):
             return None
         if self.behavior == "cloned":
             raise ValueError("beta was given, but this policy has cloned it")
-        given = torch.as_tensor(np.require(beta, np.float32, requirements="W"))
         expected = (count, self.obs_spec.num_actions)
+        try:
+            given = as_tensor(beta, np.float32).to(torch.float32)
+        except (TypeError, ValueError):
+            raise ValueError(f"beta is no array of numbers: must be probabilities {expected}") from None
         if given.shape != expected:
             raise ValueError(f"beta has shape {tuple(given.shape)}: must be probabilities {expected}")
         good = (given >= 0).all(1) & ((given.sum(1) - 1).abs() <= BETA_TOLERANCE)
@@ -461,6 +468,13 @@ class Policy(Suggesting):
         model = export.onnx_model(self, columns=columns, legal=legal)
         model.write(path)
         return model.difference
+
+
+def as_tensor(values: Any, dtype: Any = None) -> torch.Tensor:
+    """A tensor of an array of any strides, or of nested lists, converted to a dtype; tensors keep their own."""
+    if isinstance(values, torch.Tensor):
+        return values.detach()
+    return torch.as_tensor(np.require(values, dtype, ["C", "W"]))
 
 
 def warn(message: str) -> None:

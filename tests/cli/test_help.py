@@ -142,6 +142,9 @@ def test_a_mistake_suggests_the_nearest_name(line, meant, tmp_path, monkeypatch,
     [
         ("train --schedule.updates 1e5", "--schedule.updates 1e5: must be a whole number"),
         ("improve logs.csv --gamma high", "--gamma high: must be a number"),
+        ("improve logs.csv --updates 1e5", "--updates 1e5: must be a whole number"),
+        ("improve logs.csv --holdout-fraction half", "--holdout-fraction half: must be a number"),
+        ("improve logs.csv --return-range 0,1", "--return-range 0,1: must be two numbers"),
         ("certify later.csv runs/better", "unexpected argument: runs/better"),
     ],
 )

@@ -296,13 +296,32 @@ def test_a_summary_counts_ends_actions_rewards_and_players():
         ({"truncations": [2, 0]}, "truncations: must be true or false, or 1 or 0"),
         ({"action_masks": [[0.5, 1], [1, 1]]}, "action_masks: must be true or false, or 1 or 0"),
         ({"action_probs": 0.5}, r"action_probs of shape \(\) for 2 steps"),
+        ({"actions": [[0], [1]]}, r"actions of shape \(2, 1\) for 2 steps: must be \[2\]"),
         ({"observations": np.zeros((0, 1))}, "no steps"),
+        ({"observations": [{"place": 0}, {"place": 1}]}, r"^observations cannot .* by gymnasium\.spaces\.flatten"),
+        ({"observations": [[0.0], [1.0, 2.0]]}, "^observations cannot be read as numbers"),
+        ({"observations": ["new", "vip"]}, "^observations cannot .*'new'.* rbi.Dataset.from_frame reads columns"),
     ],
 )
 def test_arrays_that_are_no_steps_are_refused_with_their_name(changes, reason):
     steps = {"observations": np.zeros((2, 1)), "actions": [0, 1], "rewards": [0, 1], "terminations": [False, True]}
     with pytest.raises(ValueError, match=reason):
         Dataset.from_arrays(**(steps | changes))
+
+
+def test_a_dataset_has_memory_of_its_own_which_pytorch_can_wrap():
+    obs, actions = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([0, 1, 0, 1], np.int32)
+    rewards, ends, probs = np.arange(4, dtype=np.float32), np.ones(4, bool), np.full((4, 2), 0.5, np.float32)
+    columns = [column[::-1] for column in (obs, actions, rewards, ends)]
+    data = Dataset.from_arrays(*columns, action_masks=ends[:, None][::-1] | probs.astype(bool), behavior_probs=probs)
+    for column in (obs, actions, rewards, ends, probs):
+        column[:] = 0  # as a buffer that is filled again
+    assert data.arrays["observations"][:, 0].tolist() == [6, 4, 2, 0]
+    assert data.arrays["actions"].tolist() == [1, 0, 1, 0]
+    assert data.arrays["rewards"].tolist() == data.scores.tolist() == [3, 2, 1, 0]
+    assert data.arrays["terminated"].all()
+    assert (data.arrays["behavior_probs"] == 0.5).all()
+    assert len(Sampler(data, SamplerConfig(batch_size=2), torch.Generator()).batch(torch.arange(4)).actions) == 4
 
 
 def test_flags_may_be_numbers_or_objects():

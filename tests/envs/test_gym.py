@@ -409,6 +409,7 @@ def test_a_damaged_state_is_not_restored(damage, make_envs):
         ("RbiTests/Endless-v0", "no fixed length"),
         ("NoSuchWorld-v0", "NoSuchWorld.* name the module, too: my_module:NoSuchWorld-v0"),
         ("CartPole-v99", "v99"),
+        ("CartPole", r"name the version, as in CartPole-v1\. If a function of this name makes it, pass the function"),
         ("no_such_module:EnvConfig-v0", "no_such_module.* PYTHONPATH=. rbi"),
         ("not an id", "not an id"),
     ],

@@ -30,7 +30,7 @@ from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy
 from rbi.rules.types import BCQ, Behavior, Greedy, Reroute, parse_rule
 from rbi.steps import CONTINUES, TERMINATED, TRUNCATED
-from tests.games import Doors
+from tests.games import Catch, Doors
 
 ACTIONS = 5
 SPEC = ObservationSpec((3,), 1, ACTIONS)
@@ -501,6 +501,12 @@ def test_protocols_describe_their_settings():
     assert "random with probability 0.01; no no-ops, sticky actions 0.25" in modern.describe("ALE/Pong-v5")
     with pytest.raises(ValueError, match="epsilon = 2"):
         Protocol("paper", epsilon=2)
+
+
+def test_a_policy_of_single_images_is_rejected_with_how_to_read_its_data():
+    single = any_policy(ObservationSpec((Catch.SIZE, Catch.SIZE), 1, 3))
+    with pytest.raises(ValueError, match=r"stacks of 4 images, and those of the policy of 1: .* frame_stack=4 \("):
+        rbi.evaluate(single, Catch, episodes=1)
 
 
 def test_an_incompatible_policy_is_rejected():

@@ -412,6 +412,7 @@ TRUNCATED = [row | {"terminated": 0, "truncated": row["t"]} for row in ROWS]
         (ROWS, {"rule": "better"}, "rule 'better'"),
         (ROWS, {"holdout_fraction": 1.0}, "holdout_fraction = 1.0"),
         (ROWS, {"return_range": (0, 0.5)}, "logs.csv, line .*: return .* is outside the stated range 0 to 0.5"),
+        (ROWS, {"return_range": (1, 0)}, r"return_range = \(1, 0\): must be finite, and the first number smaller"),
         (ROWS, {"resume": True}, "--resume: name the stopped run"),
     ],
 )
@@ -450,6 +451,7 @@ def test_beta_uses_steps_with_incomplete_returns_and_q_does_not(tmp_path):
     assert sampler.excluded_fraction == pytest.approx(2 * truncated / len(sampler.usable))
     result = rbi.improve(tmp_path / "logs.csv", progress=False, **QUICK | {"updates": 5})
     assert result.numbers["excluded"] == sampler.excluded_fraction
+    assert f"excluded from Q   {sampler.excluded_fraction:.1%} of the training steps" in result.summary()
 
 
 def test_the_share_of_test_states_that_are_outside_the_training_data_in_any_feature_is_said(tmp_path):

@@ -31,6 +31,7 @@ def cells(table):
     [
         (lambda found: found["diagnostics"].update(log_likelihood_of_frequencies=0.0), "no better than action freq"),
         (lambda found: found["test"].update(steps=99), "The test set has only 99 steps"),
+        (lambda found: found.update(excluded=0.96), "Q learned from 4.0% of the training steps"),
         (lambda found: found["diagnostics"].update(q_explained_variance=-0.1), "Q does not explain the test returns"),
         (lambda found: found["diagnostics"].update(outside_range=0.25), "25.0% of the test states are far outside"),
         (lambda found: found.update(separate_test_set=False), "served for validation and testing"),

@@ -310,10 +310,11 @@ def test_numbers_of_float32_are_parameters_like_others():
         np.testing.assert_array_equal(rule(beta, advantage, np.float32(0.25)), rule(beta, advantage, 0.25))
 
 
-def test_a_one_hot_beta_of_integers_is_a_distribution_too():
-    pi = rbi.max_tv(np.array([0, 1]), np.array([1, 0]), 0.25)
-    assert pi.dtype == np.float64
-    assert pi == approx([0.25, 0.75])
+@pytest.mark.parametrize(("library", "rule"), LIBRARIES_AND_RULES)
+def test_a_one_hot_beta_of_integers_is_a_distribution_too(library, rule):
+    pi = rule(array(library, [0, 1], "int64"), array(library, [1, 0], "int64"))
+    assert "float" in str(pi.dtype)
+    assert numbers(pi) == approx(rule(np.array([0.0, 1.0]), np.array([1.0, 0.0])), abs=1e-6)
 
 
 def test_mix_and_floor():

@@ -54,6 +54,8 @@ def test_parsing_allows_spaces_parameter_names_and_empty_brackets():
         ("forward_kl", "exactly one of temperature or radius"),
         ("greedy(1)", "wrong parameters"),
         ("", "is not known"),
+        (rbi.max_reroute, r"^rule '<function max_reroute at .*>' is not known: give one of reroute\("),
+        (rbi.Reroute, r"^rule \"<class '.*'>\" is not known: give one of reroute\("),
     ],
 )
 def test_text_that_is_not_a_rule_is_an_error(text, message):
@@ -68,6 +70,8 @@ def test_invalid_parameters_are_errors():
         rbi.TotalVariation(np.array([0.1, 0.2]))
     with pytest.raises(ValueError, match="must be a number"):
         rbi.BackwardKL("0.1")
+    with pytest.raises(ValueError, match=r"^c_min = None: must be a number$"):
+        rbi.Reroute(None, 1.5)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

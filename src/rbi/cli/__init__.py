@@ -103,6 +103,9 @@ def show_commands(argv: Sequence[str]) -> None:
     raise SystemExit(0)
 
 
+NUMBERS = {"INT": "a whole number", "FLOAT": "a number", "FLOAT FLOAT": "two numbers"}
+
+
 def first_sentence(box: str) -> str:
     """The first part below the title of tyro's box, on one line, without the frame."""
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
@@ -114,6 +117,10 @@ def first_sentence(box: str) -> str:
     text = re.sub(
         r"^Error parsing (-\S+): invalid literal for int\(\) .*?'(.*)'", r"\1 \2: must be a whole number", text
     )
+    optional = re.match(r"Error parsing (-\S+): .*\{None\}\|\{?([A-Z ]+?)\}? could be instantiated from \[(.*)\]", text)
+    if optional and optional[2] in NUMBERS:
+        given = "".join(f" {word}" for word in re.findall("'(.*?)'", optional[3]))
+        return f"{optional[1]}{given}: must be {NUMBERS[optional[2]]}"
     text = re.sub(r"^Unrecognized options: (?!-)", "unexpected argument: ", text)
     return re.sub(r"^Error parsing (-\S+): could not convert string to float: '(.*)'", r"\1 \2: must be a number", text)
 
@@ -123,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     on stderr), 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every encoding has the dots of a cell that is cut
     status: int | None = None
     command: Command | None = None
     if threading.current_thread() is threading.main_thread():

@@ -126,8 +126,9 @@ class Dataset(Suggesting, Sequence[Episode]):
         """A dataset from arrays of steps, episodes one after the other.
 
         `observations` `[S, size]` (converted to float32) or images `[S, H, W]` / `[S, H, W, C]` of uint8; all others
-        `[S]`, but `action_masks` and `behavior_probs` (of all actions) `[S, A]`. An episode ends at each termination or
-        truncation. An invalid episode raises a ValueError; with `strict=False` it goes to `.rejected` instead.
+        `[S]`, but `action_masks` and `behavior_probs` (of all actions) `[S, A]`; all are copied. An episode ends at
+        each termination or truncation. A policy sees the last `frame_stack` images, by default four as in environments.
+        An invalid episode raises a ValueError; with `strict=False` it goes to `.rejected` instead.
 
         >>> import numpy as np
         >>> Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], [0, 0, 1], [False, False, True])
@@ -478,29 +479,46 @@ def step_columns(
     optional: dict[str, Any],
 ) -> dict[str, Array]:
     """Columns `[S, ...]` of a dataset from the arrays of a user; raises ValueError where their shapes do not fit."""
-    observed = np.asarray(observations)
-    if not observed.size:
-        raise ValueError("no steps" if not len(observed) else "observations without numbers")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and rejects its episode
-        if observed.dtype != np.uint8 or observed.ndim < 3:
-            observed = np.asarray(observed, dtype=np.float32).reshape(len(observed), -1)
+        observed = observation_column(observations)
         steps = len(observed)
         found: dict[str, Array] = {
             "observations": observed,
             "actions": integer_actions(actions),
-            "rewards": np.asarray(rewards, dtype=np.float32),
-            "terminated": booleans("terminations", terminations),
-            "truncated": np.zeros(steps, bool) if truncations is None else booleans("truncations", truncations),
-            "life_lost": np.zeros(steps, bool) if life_losses is None else booleans("life_losses", life_losses),
+            "rewards": own_copy(rewards, np.float32),
+            "terminated": own_copy(booleans("terminations", terminations)),
+            "truncated": own_copy(booleans("truncations", np.zeros(steps) if truncations is None else truncations)),
+            "life_lost": own_copy(booleans("life_losses", np.zeros(steps) if life_losses is None else life_losses)),
         }
         for name, given in optional.items():
             if given is not None:
-                found[name] = booleans(name, given) if name == "action_masks" else np.asarray(given, dtype=np.float32)
+                found[name] = own_copy(booleans(name, given)) if name == "action_masks" else own_copy(given, np.float32)
     dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
     for name, column in found.items():
         if column.ndim != dims.get(name, 1) or len(column) != steps:
-            raise ValueError(f"{name} of shape {column.shape} for {steps} steps")
+            shape = f"[{steps}, actions]" if name in dims else f"[{steps}]"
+            raise ValueError(f"{name} of shape {column.shape} for {steps} steps: must be {shape}")
     return found
+
+
+def own_copy(values: Any, dtype: Any = None) -> Array:
+    """Contiguous memory of our own: a user may fill the same array again, with the next dataset."""
+    return np.array(values, dtype, order="C")
+
+
+def observation_column(observations: Any) -> Array:
+    """uint8 images as they are, all others as vectors `[S, size]` of float32."""
+    try:
+        found = np.asarray(observations)
+        found = own_copy(found, np.uint8 if found.dtype == np.uint8 and found.ndim > 2 else np.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"observations cannot be read as numbers ({str(error).splitlines()[0]}): flatten those of Dict and Tuple "
+            "spaces by gymnasium.spaces.flatten; rbi.Dataset.from_frame reads columns of text"
+        ) from None
+    if not found.size:
+        raise ValueError("no steps" if not len(found) else "observations without numbers")
+    return found if found.dtype == np.uint8 else found.reshape(len(found), -1)
 
 
 def invalid_episodes(

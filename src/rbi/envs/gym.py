@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import find_highest_version, load_env_creator
 from gymnasium.wrappers import FrameStackObservation
 
 from rbi.config import parse_env
@@ -266,6 +266,10 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
 def make_by_id(text: str, settings: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """A registered environment with the arguments and wrappers that its text names."""
     id_, arguments = parse_env(text)
+    if id_.isidentifier() and id_ not in gymnasium.registry:  # Gymnasium would take the newest version of this name
+        newest = find_highest_version(None, id_)
+        if newest is not None:
+            raise ValueError(f"name the version, as in {id_}-v{newest}.")
     wrappers = arguments.pop("wrappers", [])
     env: gymnasium.Env[Any, Any] = gymnasium.make(id_, **(arguments | settings))
     for item in wrappers:

@@ -167,6 +167,11 @@ def check_compatible(policy: Policy, vector_env: VectorEnv, env: str) -> None:
     """Refuse a policy whose observations or actions do not fit the environment."""
     own = policy.obs_spec
     offered = vector_env.obs_shape, vector_env.frame_stack, vector_env.num_actions
+    if (own.shape, own.num_actions) == (offered[0], offered[2]) and own.stack != offered[1]:
+        raise ValueError(
+            f"--env {env}: its observations are stacks of {offered[1]} images, and those of the policy of {own.stack}: "
+            f"read the training data with frame_stack={offered[1]} (rbi data import --frame-stack {offered[1]})"
+        )
     if (own.shape, own.stack, own.num_actions) != offered:
         trained_in = f" ({policy.env})" if policy.env else ""
         raise ValueError(

@@ -15,6 +15,7 @@ from rbi.certification.evidence import (
     Unit,
     check_complete,
     check_copies,
+    check_range,
     check_returns,
     clone_error,
     gather_evidence,
@@ -112,6 +113,11 @@ class ImproveConfig(Checked):
     """Unit of analysis: episodes, or players (customers, patients) if the policy is for others, too. All episodes of a
     player are in one part of the data then, and each player counts once in the decision. The log has to name them."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.return_range is not None:
+            check_range(self.return_range)
+
 
 @dataclass(frozen=True, repr=False)
 class ImproveResult(Suggesting):
@@ -154,9 +160,11 @@ class ImproveResult(Suggesting):
         numbers, found, overall = self.numbers, self.diagnostics, self.changes["overall"]
         decided = numbers["decision"]
         explained = found["q_explained_variance"]
+        excluded = f"{numbers['excluded']:.1%} of the training steps: their returns are truncated"
         rows = [
             ("data", f"{numbers['episodes']:,} episodes, {numbers['steps']:,} steps"),
             ("test set", f"{numbers['test']['episodes']:,} episodes, {numbers['test']['steps']:,} steps"),
+            *([("excluded from Q", excluded)] if numbers["excluded"] else []),
             (
                 "beta",
                 f"log-likelihood {found['log_likelihood_calibrated']:.4f} (action frequencies: "
@@ -244,7 +252,7 @@ def improve(
         return_range,
         unit,
     )
-    rule = parse_rule(rule, counts=True) if isinstance(rule, str) else rule
+    rule = rule if isinstance(rule, Rule) else parse_rule(rule, counts=True)
     source = dataset_or_path(data)
     described = {
         "data": None if isinstance(source, Dataset) else str(source),

@@ -15,6 +15,7 @@ from rbi.runs import Run
 
 SHOWN_ACTIONS, SHOWN_STEPS = 20, 10
 FEW_STEPS = 100
+MOSTLY = 0.5  # of the training steps: Q is then that of a small, perhaps special part of the data
 
 
 def tables(run: Run) -> list[Table]:
@@ -168,6 +169,12 @@ def closing(run: Run) -> list[str]:
     decision = found["decision"]
     lines = [decision["headline"], *decision["reasons"]] if "headline" in decision else []
     lines += [f"No decision: {decision['refused']}."] if "refused" in decision else []
+    if found["excluded"] > MOSTLY:
+        lines.append(
+            f"Q learned from {percent(1 - found['excluded'])} of the training steps: the others are too close to a "
+            "time limit for their returns to be known. If episodes really end there, use returns as they are "
+            "(--max-missing-return 1); otherwise, a lower --gamma looks less far ahead."
+        )
     if overall["observed_gain"]["interval"] is None:
         episodes = found["test"]["episodes"]
         lines.append(f"{episodes} test episodes are too few for an interval of the gain: hold out more or log more.")

@@ -86,7 +86,7 @@ def computing_dtype(xp: Any, *arrays: Any) -> Any:
     Integers that float32 cannot tell apart need float64 as well.
     """
     if xp is numpy_xp:
-        return xp.float64
+        return np.dtype(np.float64)  # the type np.float64 does not know its size
     wide = any(a.dtype.itemsize == 8 or (a.dtype.itemsize == 4 and not is_floating(a.dtype)) for a in arrays)
     return widest_dtype(xp, arrays[0]) if wide else xp.float32
 

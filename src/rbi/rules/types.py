@@ -49,7 +49,7 @@ class Rule(ABC):
         """Store parameters as plain floats: NumPy's scalars compare equal but trace differently."""
         for f in fields(self):
             value = getattr(self, f.name)
-            if value is not None:
+            if value is not None or f.default is not None:  # None stands for a parameter that may be left out
                 object.__setattr__(self, f.name, as_float(f.name, value))
 
     @property
@@ -254,6 +254,7 @@ def parse_rule(text: str, *, counts: bool = False) -> Rule:
     >>> parse_rule("forward_kl(radius=0.1)")
     ForwardKL(temperature=None, radius=0.1)
     """
+    text = str(text)  # a function or a class in its place is no known rule either
     match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
     if match is None or match[1] not in _registered:
         known = ", ".join(usage(rule) for rule in _registered.values() if counts or not rule.uses_counts)
