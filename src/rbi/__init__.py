@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
     from rbi.envs.types import EnvConfig
+    from rbi.evaluation.recording import Perturbation, record
     from rbi.evaluation.rollouts import EvaluationResult, Protocol, evaluate
     from rbi.networks import NetworkConfig
     from rbi.observations import ObservationSpec
@@ -61,6 +62,7 @@ _MODULES = {
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
     "rbi.envs.types": ("EnvConfig",),
+    "rbi.evaluation.recording": ("Perturbation", "record"),
     "rbi.evaluation.rollouts": ("EvaluationResult", "Protocol", "evaluate"),
     "rbi.networks": ("NetworkConfig",),
     "rbi.observations": ("ObservationSpec",),
@@ -116,6 +118,7 @@ __all__ = [
     "NetworkConfig",
     "ObservationSpec",
     "OfflineResult",
+    "Perturbation",
     "Policy",
     "Protocol",
     "ReplayConfig",
@@ -146,6 +149,7 @@ __all__ = [
     "monitor",
     "offline",
     "parse_rule",
+    "record",
     "register_rule",
     "runs",
     "train",

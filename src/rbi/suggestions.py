@@ -115,6 +115,7 @@ NAMES_ELSEWHERE = {
     "improve, for logs, or train, for an environment": "fit",
     "offline, with baselines=['cql']": "CQL DiscreteCQL",
     "evaluate": "evaluate_policy enjoy test play",
+    "record": "collect rollout DataCollector RecordEpisode",
     "load_policy": "load load_model load_learnable",
     "load_episodes": "load_dataset load_csv read_csv",
     "Dataset.from_arrays": "MDPDataset ReplayBuffer",

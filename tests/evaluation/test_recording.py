@@ -1,10 +1,12 @@
 """Recording of episodes: frames, actions and rewards as they happened, perturbed policies, scripted policies."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from pytest import approx
 
+import rbi
 from rbi import envs
 from rbi.cli import main
 from rbi.data.episode import DatasetSpec
@@ -252,6 +254,61 @@ def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path
     assert len(again) == 12
     assert again.arrays["actions"].tobytes()[:40] == before[:40]
     assert list(again.verify()) == []
+
+
+def test_the_library_and_the_command_line_record_the_same_episodes_and_continue_each_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = rbi.record("random", "CartPole-v1", episodes=3, epsilon=0.5, seed=4, out="library", progress=False)
+    assert isinstance(data, rbi.Dataset)
+    more = ["data", "record", "random", "--env", "CartPole-v1", "--epsilon", "0.5", "--seed", "4", "--episodes"]
+    assert main([*more, "3", "--out", "command"]) == 0
+    assert [e.observations.tolist() for e in rbi.load_episodes("command")] == [e.observations.tolist() for e in data]
+    assert main([*more, "5", "--out", "library", "--resume"]) == 0
+    options = dict(epsilon=0.5, seed=4, progress=False)
+    again = rbi.record("random", "CartPole-v1", episodes=5, out="command", resume=True, **options)
+    assert [e.actions.tolist() for e in again] == [e.actions.tolist() for e in rbi.load_episodes("library")]
+    assert len(again) == 5
+    with pytest.raises(ValueError, match=r"was started with epsilon = 0\.5, not 0\.0"):
+        rbi.record("random", "CartPole-v1", episodes=6, seed=4, out="command", resume=True)
+    in_memory = rbi.record("random", "CartPole-v1", episodes=3, **options)
+    assert [e.actions.tolist() for e in in_memory] == [e.actions.tolist() for e in data]
+
+
+class Right:
+    """A policy of a user's own: right with probability 0.9, in one CartPole or several."""
+
+    def predict_proba(self, states):
+        assert states.shape[1:] == (1, 4)
+        return np.tile([0.1, 0.9], (len(states), 1))
+
+
+def balanced(render_mode=None):
+    return gymnasium.make("CartPole-v1", render_mode=render_mode)
+
+
+def test_policies_of_ones_own_are_recorded_with_their_probabilities_in_an_environment_of_ones_own():
+    data = rbi.record([Right(), "random"], balanced, steps=60, num_envs=2, progress=False)
+    assert data.spec.env == "balanced"
+    assert set(data.players) == {"policy 1", "random"}
+    for episode in data:
+        wanted = np.array([0.1, 0.9] if episode.player == "policy 1" else [0.5, 0.5])
+        np.testing.assert_allclose(episode.action_probs, wanted[episode.actions])
+
+
+@pytest.mark.parametrize(
+    ("policies", "changes", "message"),
+    [
+        ([], {}, "policies: name a run of training"),
+        (3, {}, "policies: 3 is no policy"),
+        ("random", dict(env=None), "env: name the environment"),
+        ("random", dict(episodes=0), "either episodes or steps"),
+        ("random", dict(num_envs=-1), "num_envs = -1: must be at least 0"),
+        ("random", dict(resume=True), "resume: name the recording with out"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(policies, changes, message):
+    with pytest.raises(ValueError, match=message):
+        rbi.record(policies, **{"env": "CartPole-v1", "episodes": 2, **changes})
 
 
 def test_two_policies_get_two_environments_and_long_games_are_truncated(tmp_path):

@@ -1,16 +1,15 @@
 """`rbi data record`: record episodes of policies into a store."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import tyro
 
-from rbi import envs, fileio, runs
+from rbi import fileio, runs
 from rbi.cli.command import Command, show
-from rbi.config import Device, Interval, choose_device
-from rbi.evaluation.recording import DatasetRecording, Perturbation, load_policies
+from rbi.config import Device, Interval
+from rbi.evaluation.recording import NAME, Perturbation, record
 from rbi.evaluation.rollouts import Protocol, ProtocolName
 from rbi.evaluation.scripted import SCRIPTED
 from rbi.progress import echo
@@ -33,8 +32,6 @@ class Record(Command):
         "resume",
     )
     EXAMPLE: ClassVar[str] = "rbi data record runs/cart random --population 12 --episodes 120 --out runs/population"
-
-    MAY_CHANGE_ON_RESUME: ClassVar[tuple[str, ...]] = ("resume", "device", "episodes", "steps", "num_envs")
 
     policies: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Runs of rbi train, policy folders, or scripted policies: random, follow (follows the ball in Breakout or Pong),
@@ -72,41 +69,29 @@ class Record(Command):
         if self.resume and (self.out is None or self.overwrite):
             raise ValueError("--resume: name the recording with --out, without --overwrite")
 
-    def run(self, argv: Sequence[str]) -> None:
+    def run(self, argv: Sequence[str]) -> None:  # noqa: ARG002
         from rbi.report import data as pages
 
-        device = choose_device(self.device)
-        loaded = load_policies(self.policies, device, snapshots=self.population > 0)
-        trained = [(policy.env, name) for name, policy in loaded if not isinstance(policy, str) and policy.env]
-        env = self.env or envs.id_from_file(*next(iter(trained), ("", "")))
-        if not env:
-            raise ValueError("--env: name the environment to record in")
-        for name in self.policies:
-            if self.out is not None and name not in SCRIPTED and runs.overlaps(self.out, Path(name)):
-                raise ValueError(f"--out {self.out}: overlaps with the policy {name}; choose another folder")
-        protocol = Protocol(self.protocol, max_frames=self.max_frames)
-        envs.check(protocol.env_config(env))
-        if self.out is not None and not self.resume:
-            runs.check_available(fileio.resolve(self.out), overwrite=self.overwrite)
-        recording = DatasetRecording(
-            loaded,
-            env,
-            source="recorded: " + ", ".join(self.policies),
+        out = self.out if self.out is not None else runs.default_folder(NAME)
+        data = record(
+            self.policies,
+            self.env or None,
             episodes=self.episodes,
             steps=self.steps,
             epsilon=self.epsilon,
             population=self.population,
             perturbation=self.perturbation,
             num_envs=self.num_envs,
-            protocol=protocol,
+            protocol=self.protocol,
+            max_frames=self.max_frames,
             seed=self.seed,
+            device=self.device,
+            out=out,
+            resume=self.resume,
+            overwrite=self.overwrite,
         )
-        with self.resume_run("data-record") if self.resume else self.create_run("data-record", argv) as run:
-            store = recording.record(run.path)
-            facts: dict[str, Any] = {"path": str(run.path), "format": "store", "spec": asdict(store.spec)}
-            facts |= {"sampled_observations": None, "protocol": protocol.describe(env)}
-            run.result(store.summary().to_dict() | facts)
-            found = runs.read(run.path).finished()
-            run.figure("data", pages.info_figure(found))
+        found = runs.read(out).finished()
+        with runs.Writer.reopen(out) as writer:
+            writer.figure("data", pages.info_figure(found))
         show(pages.info_table(found))
-        echo(f"{len(store):,} episodes, {store.steps:,} steps: {fileio.shown(run.path)}")
+        echo(f"{len(data):,} episodes, {data.steps:,} steps: {fileio.shown(out)}")

@@ -8,22 +8,25 @@ A population of perturbed policies of mixed skill stands in for human players wh
 actions, acts late and abandons episodes at its own rates. docs/howto/data.md says how this differs from people.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
 
-from rbi import envs
-from rbi.config import Checked, Interval
+from rbi import envs, fileio, runs
+from rbi.config import Checked, Device, Interval, choose_device
+from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.formats import load_episodes
 from rbi.data.store import Store, StoreWriter, is_store
 from rbi.envs.types import TimeStep, VectorEnv
 from rbi.evaluation.batched_policies import BatchedPolicies, group_policies, random_actions
-from rbi.evaluation.rollouts import Protocol, check_compatible
+from rbi.evaluation.rollouts import Env, Protocol, ProtocolName, check_compatible
 from rbi.evaluation.scripted import SCRIPTED, ActionModel
 from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, draw_actions, load_policy
@@ -31,6 +34,8 @@ from rbi.progress import echo, track
 from rbi.steps import LIFE_LOST, TERMINATED, TRUNCATED
 from rbi.torch_settings import with_own_thread
 
+NAME = "data-record"
+MAY_CHANGE_ON_RESUME = ("resume", "device", "episodes", "steps", "num_envs")  # the settings
 MAX_DELAY = 60
 MAX_NUM_ENVS = 64
 STEPS_PER_ENV = 1000  # with fewer, most recorded steps would be starts of episodes
@@ -258,15 +263,136 @@ def split_evenly(episodes: int, num_envs: int) -> list[int]:
     return [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
 
 
+Player: TypeAlias = ActionModel | Path | str
+
+
+def record(
+    policies: Player | Sequence[Player],
+    env: Env | None = None,
+    *,
+    episodes: int = 0,
+    steps: int = 0,
+    epsilon: float = 0.0,
+    population: int = 0,
+    perturbation: Perturbation | None = None,
+    num_envs: int = 0,
+    protocol: ProtocolName = "paper",
+    max_frames: int = Protocol.max_frames,
+    seed: int = 0,
+    device: Device = "auto",
+    out: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Dataset:
+    """Record episodes of policies in an environment: a dataset with the probability of each action.
+
+    `policies` are one or several of: a `Policy`, a folder that `Policy.save` wrote, a run folder of training, a
+    scripted policy (random; follow, cross and climb play some Atari games), or an object of your own whose
+    `predict_proba(states)` gives probabilities `[B, A]` in states `[B, stack, *shape]`. `env` is a Gymnasium id or a
+    function that makes an environment; by default the one that the first policy was trained in.
+
+    Give either `episodes` or `steps`; episodes that are still running after so many steps are truncated. `epsilon` is
+    the probability of a random action. With `population`, that many members of mixed skill are made from the policies
+    by `perturbation`. With `out`, a run folder with a store is written, which `resume=True` continues, also with more
+    episodes or steps; without it the dataset is only in memory.
+
+        data = rbi.record(["runs/cart", "random"], episodes=200, out="logs")
+    """
+    given: Sequence[Player] = policies if isinstance(policies, list | tuple) else (policies,)
+    if not given:
+        raise ValueError(f"policies: name a run of training, a policy's folder or one of {', '.join(SCRIPTED)}")
+    if resume and (out is None or overwrite):
+        raise ValueError("resume: name the recording with out, without overwrite")
+    for name, value in {"episodes": episodes, "steps": steps, "population": population, "num_envs": num_envs}.items():
+        if value < 0:
+            raise ValueError(f"{name} = {value}: must be at least 0")
+    loaded = load_policies(given, choose_device(device), snapshots=population > 0)
+    trained = [(policy.env, name) for name, policy in loaded if isinstance(policy, Policy) and policy.env]
+    place = env or envs.id_from_file(*next(iter(trained), ("", "")))
+    if not place:
+        raise ValueError("env: name the environment to record in")
+    for policy in given:
+        if out is not None and isinstance(policy, str | Path) and str(policy) not in SCRIPTED:
+            runs.check_apart(out, policy)
+    rules = Protocol(protocol, max_frames=max_frames)
+    config = rules.env_config(place)
+    envs.check(config)
+    folder = None if out is None else fileio.resolve(Path(out))
+    if folder is not None and not resume:
+        runs.check_available(folder, overwrite=overwrite)
+    names = [name_of(policy, number) for number, policy in enumerate(given, 1)]
+    recording = DatasetRecording(
+        loaded,
+        place,
+        source="recorded: " + ", ".join(names),
+        episodes=episodes,
+        steps=steps,
+        epsilon=epsilon,
+        population=population,
+        perturbation=perturbation,
+        num_envs=num_envs,
+        protocol=rules,
+        seed=seed,
+    )
+    if folder is None:
+        return recording.in_memory(progress=progress)
+    settings: dict[str, object] = {
+        "policies": names,
+        "env": config.id if env else "",
+        "episodes": episodes,
+        "steps": steps,
+        "epsilon": epsilon,
+        "population": population,
+        "perturbation": perturbation or Perturbation(),
+        "num_envs": num_envs,
+        "protocol": protocol,
+        "max_frames": max_frames,
+        "device": device,
+        "resume": resume,
+    }
+    with open_run(folder, settings, seed, resume=resume, overwrite=overwrite) as run:
+        store = recording.record(folder, progress=progress)
+        facts: dict[str, Any] = {"path": str(folder), "format": "store", "spec": asdict(store.spec)}
+        facts |= {"sampled_observations": None, "protocol": rules.describe(place)}
+        run.result(store.summary().to_dict() | facts)
+    return load_episodes(folder)
+
+
+def open_run(folder: Path, settings: Mapping[str, object], seed: int, *, resume: bool, overwrite: bool) -> runs.Writer:
+    """The run folder of a recording: a new one, or the one that is continued."""
+    if not resume:
+        return runs.Writer.create(
+            folder, command=NAME, settings=settings, seed=seed, argv=sys.argv[1:], overwrite=overwrite
+        )
+    runs.check_resumable(
+        folder, command=NAME, settings=settings, seed=seed, defaults={}, may_change=MAY_CHANGE_ON_RESUME
+    )
+    return runs.Writer.reopen(folder)
+
+
+def name_of(policy: Player, number: int) -> str:
+    """How settings and episodes name a policy: the path or name as given, or its number."""
+    if isinstance(policy, str | Path):
+        return str(policy)
+    if callable(getattr(policy, "predict_proba", None)):
+        return f"policy {number}"
+    raise ValueError(f"policies: {policy!r} is no policy, folder or name, and has no predict_proba")
+
+
 def load_policies(
-    names: Sequence[str], device: torch.device, *, snapshots: bool = False
-) -> list[tuple[str, Policy | str]]:
+    policies: Sequence[Player], device: torch.device, *, snapshots: bool = False
+) -> list[tuple[str, ActionModel | str]]:
     """Policies with their names, from run or policy folders; names of scripted policies stay.
 
     With `snapshots`, a training run gives all policies that it saved.
     """
-    found: list[tuple[str, Policy | str]] = []
-    for name in names:
+    found: list[tuple[str, ActionModel | str]] = []
+    for number, policy in enumerate(policies, 1):
+        name = name_of(policy, number)
+        if not isinstance(policy, str | Path):
+            found.append((name, policy))
+            continue
         path = Path(name)
         saved = sorted(file.parent for file in (path / "policies").glob("*/policy.json"))
         saved = [at for at in saved if at.name.startswith("updates-")] or saved
@@ -288,8 +414,8 @@ class DatasetRecording:
 
     def __init__(
         self,
-        policies: Sequence[tuple[str, Policy | str]],
-        env: str,
+        policies: Sequence[tuple[str, ActionModel | str]],
+        env: Env,
         *,
         episodes: int = 0,
         steps: int = 0,
@@ -305,12 +431,13 @@ class DatasetRecording:
             raise ValueError("give either episodes or steps, at least 1")
         self.episodes, self.steps, self.source, self.seed = episodes, steps, source, seed
         count = num_envs or max(population or len(policies), min(episodes or steps // STEPS_PER_ENV, MAX_NUM_ENVS))
-        self.vector_env = envs.make((protocol or Protocol("paper")).env_config(env), count, separate=episodes > 0)
+        config = (protocol or Protocol("paper")).env_config(env)
+        self.vector_env = envs.make(config, count, separate=episodes > 0)
         try:
-            members = self.members(policies, env, epsilon, population, perturbation or Perturbation())
+            members = self.members(policies, config.id, epsilon, population, perturbation or Perturbation())
             if self.vector_env.has_action_masks and any(member.action_delay for member in members):
                 raise ValueError(
-                    f"--perturbation.action-delay: an action of {env} may be illegal when it comes late; use 0"
+                    f"--perturbation.action-delay: an action of {config.id} may be illegal when it comes late; use 0"
                 )
             if len(members) > count:
                 raise ValueError(f"--num-envs {count}: fewer than the {len(members)} policies")
@@ -320,11 +447,11 @@ class DatasetRecording:
         self.policies = [members[i % len(members)] for i in range(count)]
         shape = self.vector_env.obs_shape, self.vector_env.num_actions, self.vector_env.frame_stack
         has_masks = self.vector_env.has_action_masks
-        self.spec = DatasetSpec(*shape, env, has_action_probs=True, has_action_masks=has_masks)
+        self.spec = DatasetSpec(*shape, config.id, has_action_probs=True, has_action_masks=has_masks)
 
     def members(
         self,
-        policies: Sequence[tuple[str, Policy | str]],
+        policies: Sequence[tuple[str, ActionModel | str]],
         env: str,
         epsilon: float,
         population: int,
@@ -339,9 +466,10 @@ class DatasetRecording:
         for name, policy in policies:
             if isinstance(policy, str):
                 models.append((name, scripted[policy]))
-            else:
+                continue
+            if isinstance(policy, Policy):
                 check_compatible(policy, self.vector_env, env)
-                models.append((name, policy))
+            models.append((name, policy))
         if population:
             return perturbation.population(population, models, np.random.default_rng([self.seed, 1]))
         return [PerturbedPolicy(name, model, epsilon) for name, model in models]
@@ -368,3 +496,15 @@ class DatasetRecording:
                     writer.append(episode)
         self.vector_env.close()
         return Store(out)
+
+    @with_own_thread
+    def in_memory(self, *, progress: bool = True) -> Dataset:
+        """Record into memory."""
+        rng = np.random.default_rng([self.seed, 0])
+        recorder = Recorder(self.vector_env, self.policies, self.spec, self.source, rng)
+        found: Iterable[Episode] = recorder.episodes(self.episodes or None, self.steps or None)
+        try:
+            episodes = list(track(found, "recording", self.episodes or None) if progress else found)
+        finally:
+            self.vector_env.close()
+        return Dataset.from_episodes(episodes, self.spec)

@@ -27,7 +27,8 @@ from rbi.data.formats import AgcConfig, FormatSettings, SpecOverrides, TableConf
 from rbi.data.formats.reader import FAULTS
 from rbi.data.store import MAX_LOST
 from rbi.envs import id_from_file
-from rbi.evaluation.recording import DatasetRecording, Recorder
+from rbi.evaluation.recording import NAME as RECORD
+from rbi.evaluation.recording import DatasetRecording
 from rbi.observations import stack_index, stack_offsets
 from rbi.policy import Policy, load_policy
 from rbi.progress import track
@@ -44,7 +45,6 @@ STRIP_PIXELS = 16_000  # height of an image: browsers refuse much larger ones
 MAX_FRAME = 210  # pixels; larger frames are scaled down
 QUARTERS = 4
 MISSING = "(missing)"
-RECORD = "data-record"
 WITH_VIEWER = ("train", "offline", "improve", "certify", RECORD)
 """Commands whose runs have a policy and episodes."""
 
@@ -194,15 +194,10 @@ def fresh_episodes(policy: Policy, run: Run, count: int, seed: int) -> Dataset:
     env = id_from_file(policy.env, run.path, "record episodes with rbi data record --env, and give them with --data")
     if not env:
         raise ValueError(f"{run.path}: does not say in which environment its policy was trained; give --data")
-    recording = DatasetRecording([(run.path.name, policy)], env, episodes=count, num_envs=count, seed=seed)
-    recorder = Recorder(
-        recording.vector_env, recording.policies, recording.spec, "fresh episodes", np.random.default_rng(seed)
+    recording = DatasetRecording(
+        [(run.path.name, policy)], env, episodes=count, num_envs=count, source="fresh episodes", seed=seed
     )
-    try:
-        found = list(track(recorder.episodes(count, None), "running episodes", count))
-    finally:
-        recording.vector_env.close()
-    return Dataset.from_episodes(found, recording.spec)
+    return recording.in_memory()
 
 
 def held_out(data: Dataset, policy: Policy) -> Array:
