@@ -300,7 +300,7 @@ def test_policies_of_ones_own_are_recorded_with_their_probabilities_in_an_enviro
     [
         ([], {}, "policies: name a run of training"),
         (3, {}, "policies: 3 is no policy"),
-        ("random", dict(env=None), "env: name the environment"),
+        ("random", dict(env=None), "name the environment to record in"),
         ("random", dict(episodes=0), "either episodes or steps"),
         ("random", dict(num_envs=-1), "num_envs = -1: must be at least 0"),
         ("random", dict(resume=True), "resume: name the recording with out"),

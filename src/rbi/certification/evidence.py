@@ -180,9 +180,10 @@ def check_fits(policy: Policy, data: Dataset) -> None:
         ("actions", spec.num_actions, own.num_actions),
     ):
         if theirs != ours:
-            rarely = name == "actions" and spec.num_actions < own.num_actions  # the last ones may not be in a short log
-            remedy = f"; if it is because of actions that were not taken, read them with num_actions={ours}"
-            raise ValueError(f"{name}: the policy has {ours}, the episodes have {theirs}{remedy if rarely else ''}")
+            remedy = ""
+            if name == "actions" and spec.num_actions < own.num_actions:
+                remedy = f"; if nobody took the last ones in this log, read it with num_actions={ours}"
+            raise ValueError(f"{name}: the policy has {ours}, the episodes have {theirs}{remedy}")
     if own.has_action_masks and not spec.has_action_masks:
         raise ValueError("the episodes have no action masks, and the policy learned with masks")
     for action, logged in zip(policy.action_names, spec.action_names, strict=False):

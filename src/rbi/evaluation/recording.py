@@ -311,7 +311,7 @@ def record(
     trained = [(policy.env, name) for name, policy in loaded if isinstance(policy, Policy) and policy.env]
     place = env or envs.id_from_file(*next(iter(trained), ("", "")))
     if not place:
-        raise ValueError("env: name the environment to record in")
+        raise ValueError("name the environment to record in with --env (Python: env=...)")
     for policy in given:
         if out is not None and isinstance(policy, str | Path) and str(policy) not in SCRIPTED:
             runs.check_apart(out, policy)
