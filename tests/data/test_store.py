@@ -28,8 +28,8 @@ from rbi.data.store import REPEATED, UNKNOWN, Store, StoreWriter
 from .episodes import assert_same, episode, some_episodes
 
 SPEC = (
-    '{"format": 2, "obs_shape": [3], "num_actions": 4, "frame_stack": 1, "env": "", "has_action_probs": false, '
-    '"has_action_masks": false, "has_behavior_probs": false, "features": [], "action_names": [], "table": {}}'
+    '{"format": 1, "obs_shape": [3], "num_actions": 4, "frame_stack": 1, "env": "", '
+    '"has_action_probs": false, "has_action_masks": false}'
 )
 
 
@@ -227,6 +227,21 @@ def test_several_damaged_records_are_told_apart_by_the_ends_of_episodes_and_the_
     assert [e.actions.tolist() for e in store] == [e.actions.tolist() for e in episodes[:4]]
 
 
+def test_a_store_of_the_first_format_is_read_and_appended_to(tmp_path):
+    rng = np.random.default_rng(7)
+    episodes = [episode(rng, 4), episode(rng, 2)]
+    write(tmp_path / "s", episodes, DatasetSpec((3,), 4))
+    index = np.fromfile(tmp_path / "s" / "episodes.bin", RECORD)
+    (tmp_path / "s" / "episodes.bin").write_bytes(b"".join(record.tobytes()[:-4] for record in index))
+    about = json.loads((tmp_path / "s" / "store.json").read_text())
+    (tmp_path / "s" / "store.json").write_text(json.dumps(about | {"format": 1}))
+    with StoreWriter.append_to(tmp_path / "s") as writer:
+        writer.append(episodes[0])
+    for found, made in zip(Store(tmp_path / "s"), [*episodes, episodes[0]], strict=True):
+        assert_same(found, made)
+    assert not list(Store(tmp_path / "s").verify())
+
+
 def test_a_line_of_problems_that_is_none_is_named(tmp_path):
     write(tmp_path / "s", [episode(np.random.default_rng(8), 4)], DatasetSpec((3,), 4))
     (tmp_path / "s" / "rejected.jsonl").write_text('{"a": 1}\n')
@@ -406,8 +421,8 @@ def test_problems_are_kept_beside_the_episodes(tmp_path):
     ("text", "told"),
     [
         ("{", "is not JSON"),
-        ('{"format": 1}', "another format"),
-        ('{"format": 2, "obs_shape": [3]}', "actions"),
+        ('{"format": 9}', "another format"),
+        ('{"format": 1, "obs_shape": [3]}', "actions"),
         (SPEC.replace("4", '"x"'), "must hold format"),
         (SPEC.replace('"frame_stack": 1', '"frame_stack": null'), "must hold format"),
         (SPEC.replace("[3]", "[0]"), "obs_shape"),

@@ -42,6 +42,8 @@ from rbi.data.digests import checksum, checksums, record_checksums
 from rbi.data.episode import Array, DatasetSpec, Episode, RejectedEpisode
 
 FORMAT = 2
+FIRST_FORMAT, FIRST_RECORD = 1, np.dtype([(name, RECORD[name]) for name in RECORD.names[:-1]])  # type: ignore[index]
+"""The earlier format, without checksums of records; it is read and appended to."""
 UNKNOWN = "(unknown: its record was damaged)"
 """Player and source of an episode whose record was damaged."""
 CONFIG, INDEX, TEXTS, REJECTED = "store.json", "episodes.bin", "texts.jsonl", "rejected.jsonl"
@@ -181,7 +183,7 @@ class StoreWriter:
     """Appends episodes. Made by `StoreWriter.create` or `StoreWriter.append_to`; a store has one writer at a time."""
 
     def __init__(self, path: Path, *, repair: bool = False) -> None:
-        self.path, self.spec = path, read_spec(path)
+        self.path, self.spec, self.format = path, read_spec(path), read_format(path)
         self._files: dict[str, int] = {}
         self._lock = (path / CONFIG).open("rb")
         try:
@@ -214,7 +216,7 @@ class StoreWriter:
     def open_files(self, records: Array) -> None:
         """Open all files to append, the index first, and truncate what belongs to no episode."""
         self.frames, self.steps = end_of(records, "observations"), end_of(records, "actions")
-        sizes = {INDEX: len(records) * RECORD.itemsize}
+        sizes = {INDEX: len(records) * record_type(self.format).itemsize}
         sizes |= {name: whole_lines(self.path / name) for name in (TEXTS, REJECTED)}
         for name, (dtype, shape) in columns(self.spec).items():
             count = self.frames if name == "observations" else self.steps
@@ -286,7 +288,7 @@ class StoreWriter:
         if not self._waiting:
             return
         texts = "".join(json.dumps(text) + "\n" for text in list(self._texts)[self._texts_written :])
-        records = record_bytes(np.concatenate([records for _, records in self._waiting]))
+        records = record_bytes(np.concatenate([records for _, records in self._waiting]), self.format)
         before = {file: os.fstat(file).st_size for file in self._files.values()}
         self._incomplete = True
         try:
@@ -367,13 +369,15 @@ def read_config(path: Path) -> tuple[DatasetSpec, dict[str, Any]]:
     if not is_store(path):
         raise ValueError(f"{path}: is not a store (it has no {CONFIG})")
     config = fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)
-    if config.pop("format", None) != FORMAT:
-        raise ValueError(f"{path / CONFIG}: has another format version; this version reads {FORMAT}")
+    if config.pop("format", None) not in (FIRST_FORMAT, FORMAT):
+        raise ValueError(f"{path / CONFIG}: has another format version; this version reads up to {FORMAT}")
     kinds: dict[str, Any] = {
         "obs_shape": list, "num_actions": int, "frame_stack": int, "env": str,
         "has_action_probs": bool, "has_action_masks": bool, "has_behavior_probs": bool,
         "features": list, "action_names": list, "table": dict,
     }  # fmt: skip
+    later: dict[str, Any] = {"has_behavior_probs": False, "features": [], "action_names": [], "table": {}}
+    config = later | config  # stores of earlier versions
     if set(config) != set(kinds) or any(type(config[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"{path / CONFIG}: must hold format, {', '.join(kinds)} with valid types")
     roles = config.pop("table")
@@ -383,8 +387,22 @@ def read_config(path: Path) -> tuple[DatasetSpec, dict[str, Any]]:
         raise ValueError(f"{path / CONFIG}: {error}") from None
 
 
-def record_bytes(records: Array) -> bytes:
-    """Records as the index holds them, with their checksums."""
+def read_format(path: Path) -> int:
+    """The format version of a store."""
+    return int(fileio.parse(path / CONFIG, fileio.read_text(path / CONFIG), 1)["format"])
+
+
+def record_type(format_: int) -> np.dtype[Any]:
+    return RECORD if format_ == FORMAT else FIRST_RECORD
+
+
+def record_bytes(records: Array, format_: int) -> bytes:
+    """Records as the index holds them."""
+    if format_ == FIRST_FORMAT:
+        found = np.zeros(len(records), FIRST_RECORD)
+        for name in FIRST_RECORD.names or ():
+            found[name] = records[name]
+        return found.tobytes()
     records = records.copy()
     records["record_checksum"] = record_checksums(records)
     return records.tobytes()
@@ -412,12 +430,20 @@ def read_index(path: Path, spec: DatasetSpec) -> StoreIndex:
     The index is read first: what it refers to was written before it, even while another process is writing.
     """
     written = (path / INDEX).read_bytes() if (path / INDEX).exists() else b""
-    stored = np.frombuffer(written[: len(written) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    kind = record_type(read_format(path))
+    stored = np.frombuffer(written[: len(written) // kind.itemsize * kind.itemsize], kind)
+    index = stored
+    if kind == FIRST_RECORD:
+        index = np.zeros(len(stored), RECORD)
+        for name in FIRST_RECORD.names or ():
+            index[name] = stored[name]
     files = {name: path / f"{name}.bin" for name in columns(spec)}
     if not (path / INDEX).exists() and any(file.exists() and file.stat().st_size for file in files.values()):
         raise ValueError(f"{path / INDEX}: is missing; without it the episodes cannot be found")
     texts = read_texts(path)
-    index, texts, damaged = restored(path, stored, texts) if len(stored) else (stored, texts, [])
+    damaged: list[int] = []
+    if kind == RECORD and len(index):
+        index, texts, damaged = restored(path, index, texts)
     check_records(path, index, len(texts))
     complete, unused, lost = len(index), math.inf, list[RejectedEpisode]()
     for name, (dtype, shape) in columns(spec).items():
@@ -490,7 +516,7 @@ def write_repaired(path: Path, index: StoreIndex) -> None:
             file.write((json.dumps(UNKNOWN) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
-    data = record_bytes(index.records)
+    data = record_bytes(index.records, FORMAT)
     fileio.atomic_write(path / INDEX, lambda temporary: temporary.write_bytes(data))
 
 
