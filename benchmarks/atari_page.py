@@ -88,6 +88,9 @@ evaluated, the scores of the policy's most probable actions in place of samples,
 policy network without the rule. Each of the 512 environments plays some 500 steps per million frames; an episode that
 is longer does not finish during training, so the two scores can disagree where policies survive for long.
 """
+DIAGNOSTICS_AGAIN = """
+The same runs at the end of training, in the columns of the twelve games:
+"""
 
 LONG_RUNS = """
 ### A long run, stopped and resumed
@@ -393,7 +396,7 @@ def atari_part():
         parts += [aggregate_table(suite, done), "", lead_text(suite, done)]
         if has_profile(suite, done):
             parts += ["", f"![performance profile](figures/atari-{name}-profile.png)"]
-        parts += [DIAGNOSTICS, diagnostics_table(suite, done), ""]
+        parts += [DIAGNOSTICS_AGAIN if DIAGNOSTICS in parts else DIAGNOSTICS, diagnostics_table(suite, done), ""]
         parts += [*reasons_text(suite, done)]
         if name == "pong":
             parts += [floor_text(suite, done), "", repeats_text(), ""]
