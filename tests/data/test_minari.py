@@ -23,7 +23,7 @@ from rbi.cli import main
 from rbi.config import parse_env
 from rbi.data.dataset import Dataset
 from rbi.data.episode import DatasetSpec, RejectedEpisode
-from rbi.data.formats import FormatSettings, load_episodes, open_reader, recognise
+from rbi.data.formats import FormatSettings, dataset_or_path, load_episodes, open_reader, recognise
 from rbi.data.formats.convert import flatten_observations
 from rbi.data.formats.minari import dataset_id, recorded_env, write_minari
 from rbi.data.formats.reader import SpecOverrides
@@ -455,3 +455,14 @@ def test_an_import_of_what_minari_recorded_goes_on_with_the_episodes_that_are_mi
     assert [len(one) for one in found] == [len(one.rewards) for one in recorded.iterate_episodes()]
     for one, other in zip(found, recorded.iterate_episodes(), strict=True):
         np.testing.assert_array_equal(one.actions, other.actions)
+
+
+def test_what_minari_loads_stands_for_its_folder_unless_episodes_are_left_out(here):
+    collect("CartPole-v1", "mine-v0", "hdf5")
+    loaded = minari.load_dataset("mine-v0")
+    for found, stored in zip(load_episodes(loaded), load_episodes(here / "mine-v0"), strict=True):
+        np.testing.assert_array_equal(found.observations, stored.observations)
+        np.testing.assert_array_equal(found.actions, stored.actions)
+    assert len(load_episodes(dataset_or_path(loaded))) == 4
+    with pytest.raises(ValueError, match=r"^3 of the 4 episodes of a Minari dataset: load all of them"):
+        load_episodes(loaded.filter_episodes(lambda episode: episode.id != 1))

@@ -148,8 +148,9 @@ def load_episodes(
 
     `settings` holds what the command line takes as options, for example
     `FormatSettings(table=TableConfig(observations=("age", "income")), overrides=SpecOverrides(env="CartPole-v1"))`.
+    What `minari.load_dataset` returns may stand for its path.
     """
-    reader = open_reader(path, format, settings)
+    reader = open_reader(minari_folder(path) or path, format, settings)
     if isinstance(reader, StoreReader):
         return reader.load()
     if isinstance(reader, ColumnReader):  # an archive of arrays is one dataset
@@ -174,6 +175,7 @@ def load_episodes(
 
 def dataset_or_path(data: Any) -> Dataset | Path:
     """What the user gave as data. Raises TypeError if it is neither a dataset nor a path."""
+    data = minari_folder(data) or data
     if isinstance(data, str | os.PathLike):
         return Path(data)
     if not isinstance(data, Dataset):
@@ -182,6 +184,19 @@ def dataset_or_path(data: Any) -> Dataset | Path:
             "from_arrays make a Dataset of a table and of arrays"
         )
     return data
+
+
+def minari_folder(data: Any) -> Path | None:
+    """The folder of what `minari.load_dataset` returns; None for anything else."""
+    if type(data).__name__ != "MinariDataset":
+        return None
+    chosen, stored, folder = len(data.episode_indices), data.storage.total_episodes, Path(data.storage.data_path)
+    if chosen != stored:
+        raise ValueError(
+            f"{chosen} of the {stored} episodes of a Minari dataset: load all of them with rbi.load_episodes "
+            f"({folder}), and choose with select"
+        )
+    return folder
 
 
 def open_dataset(
