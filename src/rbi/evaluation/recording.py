@@ -292,8 +292,8 @@ def record(
     `predict_proba(states)` gives probabilities `[B, A]` in states `[B, stack, *shape]`. `env` is a Gymnasium id or a
     function that makes an environment; by default the one that the first policy was trained in.
 
-    Give either `episodes` or `steps`; episodes that are still running after so many steps are truncated. `epsilon` is
-    the probability of a random action. With `population`, that many members of mixed skill are made from the policies
+    Give either `episodes` or `steps`, the least number of steps; episodes that are still running then are truncated.
+    `epsilon` is the probability of a random action. With `population`, that many members of mixed skill are made from the policies
     by `perturbation`. With `out`, a run folder with a store is written, which `resume=True` continues, also with more
     episodes or steps; without it the dataset is only in memory.
 
