@@ -1,5 +1,8 @@
 """Recording of episodes: frames, actions and rewards as they happened, perturbed policies, scripted policies."""
 
+import json
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -270,25 +273,30 @@ def test_the_library_and_the_command_line_record_the_same_episodes_and_continue_
     assert len(again) == 5
     with pytest.raises(ValueError, match=r"was started with epsilon = 0\.5, not 0\.0"):
         rbi.record("random", "CartPole-v1", episodes=6, seed=4, out="command", resume=True)
+    saved = json.loads(Path("command/config.json").read_text())
+    del saved["settings"]["perturbation"], saved["settings"]["max_frames"]  # as of a version without them
+    Path("command/config.json").write_text(json.dumps(saved))
+    assert len(rbi.record("random", "CartPole-v1", episodes=6, out="command", resume=True, **options)) == 6
+    assert json.loads(Path("command/config.json").read_text())["settings"]["max_frames"] == 108_000
     in_memory = rbi.record("random", "CartPole-v1", episodes=3, **options)
     assert [e.actions.tolist() for e in in_memory] == [e.actions.tolist() for e in data]
 
 
 class Right:
-    """A policy of a user's own: right with probability 0.9, in one CartPole or several."""
+    """A policy of a user's own: right with probability 0.9."""
 
     def predict_proba(self, states):
         assert states.shape[1:] == (1, 4)
         return np.tile([0.1, 0.9], (len(states), 1))
 
 
-def balanced(render_mode=None):
+def cart(render_mode=None):
     return gymnasium.make("CartPole-v1", render_mode=render_mode)
 
 
 def test_policies_of_ones_own_are_recorded_with_their_probabilities_in_an_environment_of_ones_own():
-    data = rbi.record([Right(), "random"], balanced, steps=60, num_envs=2, progress=False)
-    assert data.spec.env == "balanced"
+    data = rbi.record([Right(), "random"], cart, steps=60, num_envs=2, progress=False)
+    assert data.spec.env == "cart"
     assert set(data.players) == {"policy 1", "random"}
     for episode in data:
         wanted = np.array([0.1, 0.9] if episode.player == "policy 1" else [0.5, 0.5])

@@ -8,6 +8,8 @@ A population of perturbed policies of mixed skill stands in for human players wh
 actions, acts late and abandons episodes at its own rates. docs/howto/data.md says how this differs from people.
 """
 
+import contextlib
+import inspect
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -308,10 +310,7 @@ def record(
         if value < 0:
             raise ValueError(f"{name} = {value}: must be at least 0")
     loaded = load_policies(given, choose_device(device), snapshots=population > 0)
-    trained = [(policy.env, name) for name, policy in loaded if isinstance(policy, Policy) and policy.env]
-    place = env or envs.id_from_file(*next(iter(trained), ("", "")))
-    if not place:
-        raise ValueError("name the environment to record in with --env (Python: env=...)")
+    place = env or training_env(loaded)
     for policy in given:
         if out is not None and isinstance(policy, str | Path) and str(policy) not in SCRIPTED:
             runs.check_apart(out, policy)
@@ -351,12 +350,25 @@ def record(
         "device": device,
         "resume": resume,
     }
-    with open_run(folder, settings, seed, resume=resume, overwrite=overwrite) as run:
+    try:
+        opened = open_run(folder, settings, seed, resume=resume, overwrite=overwrite)
+    except BaseException:
+        recording.vector_env.close()
+        raise
+    with opened as run:
         store = recording.record(folder, progress=progress)
         facts: dict[str, Any] = {"path": str(folder), "format": "store", "spec": asdict(store.spec)}
         facts |= {"sampled_observations": None, "protocol": rules.describe(place)}
         run.result(store.summary().to_dict() | facts)
     return load_episodes(folder)
+
+
+def training_env(policies: Sequence[tuple[str, ActionModel | str]]) -> str:
+    """The environment that the first policy was trained in."""
+    for name, policy in policies:
+        if isinstance(policy, Policy) and policy.env:
+            return envs.id_from_file(policy.env, name)
+    raise ValueError("name the environment to record in with --env (Python: env=...)")
 
 
 def open_run(folder: Path, settings: Mapping[str, object], seed: int, *, resume: bool, overwrite: bool) -> runs.Writer:
@@ -365,10 +377,16 @@ def open_run(folder: Path, settings: Mapping[str, object], seed: int, *, resume:
         return runs.Writer.create(
             folder, command=NAME, settings=settings, seed=seed, argv=sys.argv[1:], overwrite=overwrite
         )
-    runs.check_resumable(
-        folder, command=NAME, settings=settings, seed=seed, defaults={}, may_change=MAY_CHANGE_ON_RESUME
+    defaults = {name: option.default for name, option in inspect.signature(record).parameters.items()}
+    defaults |= {"env": "", "perturbation": Perturbation()}
+    without = runs.check_resumable(
+        folder, command=NAME, settings=settings, seed=seed, defaults=defaults, may_change=MAY_CHANGE_ON_RESUME
     )
-    return runs.Writer.reopen(folder)
+    writer = runs.Writer.reopen(folder)
+    if without:
+        echo(without, stderr=True)
+        runs.save_changed_settings(folder, settings)
+    return writer
 
 
 def name_of(policy: Player, number: int) -> str:
@@ -477,7 +495,11 @@ class DatasetRecording:
     @with_own_thread
     def record(self, out: Path | str, *, progress: bool = True) -> Store:
         """Record into the store `out`; an existing store is continued up to the requested number."""
-        out = Path(out)
+        with contextlib.closing(self.vector_env):
+            return self.append_to(Path(out), progress=progress)
+
+    def append_to(self, out: Path, *, progress: bool) -> Store:
+        """Record what the store lacks."""
         if continues := is_store(out):
             (before := Store(out)).check_values()
             if before.spec != self.spec:
@@ -494,17 +516,14 @@ class DatasetRecording:
                 found: Iterable[Episode] = recorder.episodes(episodes, steps)
                 for episode in track(found, "recording", episodes) if progress else found:
                     writer.append(episode)
-        self.vector_env.close()
         return Store(out)
 
     @with_own_thread
     def in_memory(self, *, progress: bool = True) -> Dataset:
         """Record into memory."""
         rng = np.random.default_rng([self.seed, 0])
-        recorder = Recorder(self.vector_env, self.policies, self.spec, self.source, rng)
-        found: Iterable[Episode] = recorder.episodes(self.episodes or None, self.steps or None)
-        try:
+        with contextlib.closing(self.vector_env):
+            recorder = Recorder(self.vector_env, self.policies, self.spec, self.source, rng)
+            found: Iterable[Episode] = recorder.episodes(self.episodes or None, self.steps or None)
             episodes = list(track(found, "recording", self.episodes or None) if progress else found)
-        finally:
-            self.vector_env.close()
         return Dataset.from_episodes(episodes, self.spec)
