@@ -30,6 +30,7 @@ from benchmarks.population import step as record_population
 from benchmarks.results_page import ROOT
 from benchmarks.rules import short, states_a_second
 from benchmarks.tables import load
+from rbi.envs import action_names
 from rbi.evaluation.comparison import PUBLISHED
 from rbi.lab.spi import study as spi
 from rbi.networks import NetworkConfig, make_networks
@@ -567,10 +568,13 @@ def test_the_mass_that_the_floor_keeps_in_pong_is_the_rules():
     uniform, q = np.full(6, 1 / 6), np.arange(6.0)
     pi = 0.9 * parse_rule("reroute(0.2,10)")(uniform, q) + 0.1 * np.eye(6)[5]
     text = atari_page.floor_text(suite, done)
-    assert f"the 5 that look worse keep {pi[:5].sum():.1%} of the probability" in text
+    assert f"c_min = 0.2 leaves {pi[:5].sum():.1%} of the probability to the 5 actions that look worse" in text
     assert "scored 17.0: the aim is missed" in text
     assert "20.0 with their most probable actions and 21.0 with c_min = 0" in text
-    assert "its entropy is 1.50 at the end, that of uniform choice 1.79" in text
+    assert "entropy is 1.50 at the end, that of uniform choice 1.79" in text
+    done[suite.cells()[0].name]["evaluation"]["mean"] = 18.0
+    assert "scored 18.0: the aim is reached" in atari_page.floor_text(suite, done)
+    assert len(action_names("ALE/Pong-v5", atari_page.PONG_ACTIONS)) == atari_page.PONG_ACTIONS
 
 
 @pytest.mark.slow
