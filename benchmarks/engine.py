@@ -42,6 +42,7 @@ STORED = {"improve_in": "actor", "bootstrap_policy": "stored"}  # the policy at 
 VARIANTS = {  # of the preset `fast`: the settings that each one changes
     "base": {},
     "cmax2": {"rule": "reroute(0.1,2)"},
+    "cmax2-greedy.01": {"rule": "reroute(0.1,2)", "c_greedy": 0.01},
     "cmin0": {"rule": "reroute(0,10)"},
     "stored": STORED,
     "stored-cmax2": STORED | {"rule": "reroute(0.1,2)"},
