@@ -35,7 +35,13 @@ from rbi.statistics import describe
 RESULTS = Path(__file__).parent / "results" / "atari"
 POINTS = 40  # of a learning curve
 EPISODES = 32
+OTHER_C_MINS = {"c_min_0": 0.0, "c_min_0.01": 0.01}  # that RBI's policies are evaluated with, too
 MAX_IDLE_FRAMES = 18_000  # five minutes of play without a reward: such an episode is over
+OTHER_POLICIES = {  # of the same run, as result files name them, and what they are
+    "deterministic": "most probable actions",
+    **{name: f"c_min = {c_min:g}" for name, c_min in OTHER_C_MINS.items()},
+    "policy_net": "policy network alone",
+}
 EVAL_SHARE = 0.35  # evaluation plays at most this share of the frames of training
 FRAME_SKIP, MILLION = 4, 1_000_000
 START_SECONDS, SECONDS_PER_MILLION = 30, 20  # of a cell, where none was measured yet
@@ -78,8 +84,11 @@ class Suite:
     entries: tuple[tuple[str, str], ...]
     seeds: tuple[int, ...]
     frames: int
+    dropped: tuple[tuple[str, str], ...] = ()
+    """Pairs whose first runs lost by far: they are shown, and get no further runs."""
 
     def cells(self):
+        """All runs of the suite, without those of dropped pairs."""
         return [
             Cell(game, algo, variant, seed, self.frames)
             for game, seed, (algo, variant) in itertools.product(self.games, self.seeds, self.entries)
@@ -91,11 +100,12 @@ SUITES = {
     "twelve": Suite(PAPER_GAMES, BOTH, (0, 1, 2), 10 * MILLION),
     "tuning": Suite(
         ("Assault", "Phoenix", "BeamRider", "Pong"),  # none of them is among the twelve
-        (*BOTH, ("rbi", "cmax2"), ("rbi", "stored"), ("rbi", "stored-cmax2"), ("apex", "n5")),
+        (*BOTH, ("rbi", "cmax2"), ("rbi", "cmin0"), ("rbi", "cmin.01"), ("apex", "n5")),
         (0, 1, 2),
         4 * MILLION,
+        dropped=(("rbi", "cmax2-greedy.01"), ("rbi", "stored"), ("rbi", "stored-cmax2")),
     ),
-    "pong": Suite(("Pong",), BOTH, (0, 1, 2), 10 * MILLION),
+    "pong": Suite(("Pong",), (*BOTH, ("rbi", "cmin0")), (0, 1, 2), 10 * MILLION, dropped=(("rbi", "cmax2-greedy.01"),)),
     "long": Suite(("Breakout", "Seaquest", "SpaceInvaders"), BOTH, (0,), 50 * MILLION),
 }
 
@@ -177,7 +187,8 @@ class Games:
         self.training = [envs.make(config.env, num_envs, threads, **kind) for _ in range(GROUPS)]
         for group in self.training:
             group.reset = seeded_once(group.reset)
-        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * (4 if self.policy_net else 3))
+        policies = 2 + len(OTHER_C_MINS) + self.policy_net
+        self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * policies)
         self.key = key
         return time.monotonic() - start
 
@@ -261,12 +272,13 @@ def frames_of(config):
 
 def evaluate(policy, config, seed, games):
     """Scores of the final policy; for RBI, whose policy is stochastic, also of its most probable actions, of the rule
-    with c_min = 0 and, if asked for, of its policy network without the rule. All are evaluated side by side."""
+    with other c_min and, if asked for, of its policy network without the rule. All are evaluated side by side."""
     policies = {"evaluation": policy}
     if config.algo == "rbi":
         policies["deterministic"] = most_probable(policy)
-        if isinstance(policy.rule, Reroute) and policy.rule.c_min > 0:
-            policies["c_min_0"] = without_c_min(policy)
+        if isinstance(policy.rule, Reroute):
+            others = {name: c_min for name, c_min in OTHER_C_MINS.items() if c_min != policy.rule.c_min}
+            policies |= {name: with_c_min(policy, c_min) for name, c_min in others.items()}
         if games.policy_net and config.actor.improve_in != "learner":
             policies["policy_net"] = policy.with_rule(Behavior())
     for each in policies.values():
@@ -288,9 +300,10 @@ def most_probable(policy):
     return policy.with_rule(rule)
 
 
-def without_c_min(policy):
-    """The policy whose rule may avoid an action altogether: what c_min costs a policy that no longer has to explore."""
-    found = policy.with_rule(dataclasses.replace(policy.rule, c_min=0.0))
+def with_c_min(policy, c_min):
+    """The policy with another c_min: what it costs a policy that no longer has to explore, or what it saves one that
+    gets stuck."""
+    found = policy.with_rule(dataclasses.replace(policy.rule, c_min=c_min))
     found.c_greedy = policy.c_greedy
     return found
 
@@ -351,8 +364,7 @@ def run_cells(cells, args, device, about):
 
 
 def report(cell, result):
-    names = {"deterministic": "most probable actions", "c_min_0": "c_min = 0", "policy_net": "policy net alone"}
-    more = "".join(f", {name} {result[key]['mean']:,.1f}" for key, name in names.items() if key in result)
+    more = "".join(f", {name} {result[key]['mean']:,.1f}" for key, name in OTHER_POLICIES.items() if key in result)
     times = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     print(
         f"{cell.name}: {result['evaluation']['mean']:,.1f}{more}; {result['steps_per_second']:,.0f} steps/s; "

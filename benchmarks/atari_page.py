@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from benchmarks.atari import FRAME_SKIP, MILLION, SUITES, Cell, load_cells
+from benchmarks.atari import FRAME_SKIP, MILLION, OTHER_C_MINS, OTHER_POLICIES, SUITES, Cell, load_cells
 from benchmarks.online_page import VARIANT_NAMES
 from benchmarks.tables import load, measured_on, table_row
 from rbi.evaluation.comparison import PUBLISHED
@@ -40,7 +40,7 @@ CAUSES = {  # of a lead, perhaps
     "moved_mass": "the mass that the rule moves",
     "q": "the mean Q",
 }
-RBI, PEER = ("rbi", "base"), ("apex", "base")
+RBI, PEER, WITHOUT_FLOOR = ("rbi", "base"), ("apex", "base"), ("rbi", "cmin0")
 PONG_ACTIONS, PONG_AIM = 6, 18
 
 HEAD = """
@@ -66,13 +66,15 @@ updates, Rainbow from 200 million frames, Ape-X and R2D2 from billions.
 {there} of {all} runs are done. The first column is the preset, chosen from these runs: reroute(0.1,10), and a learner
 that imitates, and bootstraps with, the rule applied to its current networks. *Stored policies*: the learner uses the
 policies that actors stored, as in the paper (`--actor.improve-in actor --learner.bootstrap-policy stored`); the two
-options have not been measured separately. reroute(0.1,2) is the paper's.
+options have not been measured separately. reroute(0.1,2) is the paper's. What c_min and c_max do to the policy
+network: [decision 032](decisions/032-what-the-bounds-do-online.md). Dropped after their first runs, which lost by far:
+{dropped}.
 """,
     "pong": """
 ### Pong, {frames:g} million frames
 
 {there} of {all} runs are done. After 4 million frames the seeds of both algorithms are far apart; here they learn for
-as long as in the twelve games. The aim is {aim} in every seed.
+as long as in the twelve games. The aim is {aim} in every seed. Dropped after one run: {dropped}.
 """,
     "long": """
 ### Three games, {frames:g} million frames
@@ -84,9 +86,9 @@ DIAGNOSTICS = """
 The same runs at the end of training: entropy of the policy network and of the actors' policy, the probability mass that
 the rule moves (how far the network is behind the rule), the mean Q of a batch, the score of the latest episodes during
 training (environments that explore least), and the share of evaluation episodes that were truncated; where they were
-evaluated, the scores of the policy's most probable actions in place of samples, of samples with c_min = 0, and of the
-policy network without the rule. Each of the 512 environments plays some 500 steps per million frames; an episode that
-is longer does not finish during training, so the two scores can disagree where policies survive for long.
+evaluated, the scores of the policy's most probable actions in place of samples, of samples with another c_min, and of
+the policy network without the rule. Each of the 512 environments plays some 500 steps per million frames; an episode
+that is longer does not finish during training, so the two scores can disagree where policies survive for long.
 """
 DIAGNOSTICS_AGAIN = """
 The same runs at the end of training; the columns are explained above, at the twelve games:
@@ -110,20 +112,28 @@ FEW_SEEDS = "With fewer than three seeds there are no intervals, and none of the
 
 
 def has_intervals(suite, done):
-    """Whether every number of a suite has enough seeds for an interval."""
-    counts = [len(scores_of(suite, entry, g, done)) for entry in entries_of(suite, done) for g in suite.games]
+    """Whether RBI and Ape-X have enough seeds for an interval in every game that they have results in."""
+    counts = [len(scores_of(suite, entry, game, done)) for entry in (RBI, PEER) for game in suite.games]
     return min(count for count in counts if count) >= MIN_SEEDS
 
 
 def entries_of(suite, done):
     """The (algorithm, variant) pairs of a suite that have results, in the suite's order."""
-    return [entry for entry in suite.entries if any(scores_of(suite, entry, game, done) for game in suite.games)]
+    entries = (*suite.entries, *suite.dropped)
+    return [entry for entry in entries if any(scores_of(suite, entry, game, done) for game in suite.games)]
 
 
 def results_of(suite, entry, game, done):
     """The results of all seeds of a game that are there."""
     names = [Cell(game, *entry, seed, suite.frames).name for seed in suite.seeds]
     return [done[name] for name in names if name in done]
+
+
+def runs_of(suite, done):
+    """The results of all runs of a suite, with those of dropped pairs."""
+    return [
+        run for entry in entries_of(suite, done) for game in suite.games for run in results_of(suite, entry, game, done)
+    ]
 
 
 def scores_of(suite, entry, game, done):
@@ -248,9 +258,7 @@ def diagnostics_table(suite, done):
     names = ("pi_net_entropy", "pi_entropy", "moved_mass", "q", "score")
     heads = ["game", "algorithm", "entropy, network", "entropy, actors", "mass moved", "Q", "training score"]
     heads += ["truncated"]
-    there = [done[cell.name] for cell in suite.cells() if cell.name in done]
-    others = {"deterministic": "most probable actions", "c_min_0": "c_min = 0", "policy_net": "policy network alone"}
-    others = {key: head for key, head in others.items() if any(key in result for result in there)}
+    others = {key: head for key, head in OTHER_POLICIES.items() if any(key in run for run in runs_of(suite, done))}
     heads += others.values()
     lines = [table_row(heads), "|---|---|" + "--:|" * (len(heads) - 2)]
     for game in suite.games:
@@ -302,8 +310,18 @@ def floor_text(suite, done):
         f"scored {text['deterministic']} with their most probable actions and {text['c_min_0']} with c_min = 0. The "
         f"policy network's entropy is {entropy:.2f} at the end, that of uniform choice {math.log(PONG_ACTIONS):.2f}: "
         f"of a uniform policy, c_min = {c_min:g} leaves {kept:.1%} of the probability to the {others} actions that "
-        "look worse. Ape-X is evaluated with its best action alone."
+        f"look worse. Ape-X is evaluated with its best action alone.{trained_without_floor(suite, done)}"
     )
+
+
+def trained_without_floor(suite, done):
+    """How RBI ends in Pong when c_min is 0 from the start."""
+    scores = scores_of(suite, WITHOUT_FLOOR, "Pong", done)
+    if not scores:
+        return ""
+    aim = "missed" if min(scores) < PONG_AIM else "reached"
+    seeds = f"{len(scores)} seed{'s' * (len(scores) > 1)}"
+    return f" Trained with c_min = 0, RBI scores {range_text(scores)} in {seeds}: the aim is {aim}."
 
 
 def range_text(values):
@@ -323,9 +341,10 @@ def repeats_text():
 
 
 def ahead_of_samples(runs):
-    """In how many runs the most probable actions, and samples with c_min = 0, score more than samples of the policy."""
-    found = []
-    for key, what in {"deterministic": "the most probable actions", "c_min_0": "samples with c_min = 0"}.items():
+    """In how many runs the most probable actions, and samples with another c_min, score more than samples of the
+    policy."""
+    found, samples = [], {key: f"samples with {OTHER_POLICIES[key]}" for key in OTHER_C_MINS}
+    for key, what in ({"deterministic": "the most probable actions"} | samples).items():
         both = [run for run in runs if key in run]
         ahead = sum(run[key]["mean"] > run["evaluation"]["mean"] for run in both)
         if both:
@@ -335,7 +354,7 @@ def ahead_of_samples(runs):
 
 def sources(name, suite, done):
     """The command, commits and machine of a suite's cells, and how long they took."""
-    results = [done[cell.name] for cell in suite.cells() if cell.name in done]
+    results = runs_of(suite, done)
     commits = ", ".join(dict.fromkeys(result["machine"]["commit"] for result in results))
     about = results[0]["machine"]
     versions = ", ".join(f"{key} {value}" for key, value in about["versions"].items())
@@ -391,7 +410,10 @@ def atari_part():
         if not entries_of(suite, done):
             continue
         there = sum(cell.name in done for cell in suite.cells())
-        head = SECTIONS[name].format(frames=suite.frames / MILLION, there=there, all=len(suite.cells()), aim=PONG_AIM)
+        dropped = "; ".join(label(entry) for entry in suite.dropped)
+        head = SECTIONS[name].format(
+            frames=suite.frames / MILLION, there=there, all=len(suite.cells()), aim=PONG_AIM, dropped=dropped
+        )
         parts += [head, score_table(suite, done), "", f"![learning curves](figures/atari-{name}.png)", ""]
         parts += [aggregate_table(suite, done), "", lead_text(suite, done)]
         if has_profile(suite, done):

@@ -496,6 +496,23 @@ def test_a_cell_is_written_as_a_whole_and_found_again(tmp_path):
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [f"{cell.name}.json"]
 
 
+def test_dropped_settings_are_shown_and_get_no_further_runs():
+    suite = dataclasses.replace(SMALL, dropped=(("rbi", "stored"),))
+    dropped = atari.Cell("Phoenix", "rbi", "stored", 0, suite.frames)
+    done = {cell.name: atari_result(cell, 1.0) for cell in (*SMALL.cells(), dropped)}
+    assert suite.cells() == SMALL.cells()
+    assert "| Phoenix | 1.0 (1.0 to 1.0) | 1.0 (1.0 to 1.0) | 1.0 (1 seed) |" in atari_page.score_table(suite, done)
+    assert atari_page.has_intervals(suite, done)  # RBI and Ape-X have all their seeds
+
+
+def test_another_c_min_changes_the_rule_and_keeps_the_greedy_mix():
+    networks = make_networks(ObservationSpec((3,), 1, 4), NetworkConfig(16), 0)
+    policy, obs = Policy(networks, parse_rule("reroute(0.1,10)"), c_greedy=0.1), np.eye(3, dtype=np.float32)
+    other = atari.with_c_min(policy, 0.01)
+    assert (str(other.rule), other.c_greedy) == ("reroute(0.01,10)", 0.1)
+    assert (other.predict_proba(obs).min(1) < policy.predict_proba(obs).min(1)).all()
+
+
 def test_a_cell_has_as_many_updates_as_its_frames_allow():
     config = atari.Cell("Breakout", "rbi", "stored", 0, 10 * atari.MILLION).config()
     assert config.actor.improve_in == "actor"
@@ -573,7 +590,14 @@ def test_the_mass_that_the_floor_keeps_in_pong_is_the_rules():
     assert "20.0 with their most probable actions and 21.0 with c_min = 0" in text
     assert "entropy is 1.50 at the end, that of uniform choice 1.79" in text
     done[suite.cells()[0].name]["evaluation"]["mean"] = 18.0
-    assert "scored 18.0: the aim is reached" in atari_page.floor_text(suite, done)
+    text = atari_page.floor_text(suite, done)
+    assert "scored 18.0: the aim is reached" in text
+    assert text.endswith("best action alone.")
+    for seed, score in ((0, 20.9), (1, 21.0)):
+        cell = atari.Cell("Pong", "rbi", "cmin0", seed, suite.frames)
+        done[cell.name] = atari_result(cell, score)
+    text = atari_page.floor_text(dataclasses.replace(suite, seeds=(0, 1)), done)
+    assert text.endswith(" Trained with c_min = 0, RBI scores 20.9 to 21.0 in 2 seeds: the aim is reached.")
     assert len(action_names("ALE/Pong-v5", atari_page.PONG_ACTIONS)) == atari_page.PONG_ACTIONS
 
 

@@ -170,3 +170,15 @@ def test_papers_example_under_backward_kl_corrected_gives_1_minus_exp_of_minus_d
 @given(floats(0.01, 5))
 def test_papers_example_under_forward_kl_stays_at_beta(delta):
     assert rbi.forward_kl(np.array([1.0, 0.0]), np.array([0.0, 1.0]), radius=delta) == approx([1, 0])
+
+
+@given(floats(0, 0.95), floats(1.05, 4), floats(0, 1), floats(2, 12))
+def test_a_noisy_rule_moves_on_to_the_action_that_is_best_often_enough(c_min, c_max, often, actions):
+    """Decision 032: on average over Q, probability near 1 grows if the share in which the action is the best is above
+    (c_max - 1) / (c_max - c_min)."""
+    threshold, others = (c_max - 1) / (c_max - c_min), int(actions) - 1
+    assume(abs(often - threshold) > 1e-6)
+    beta = np.array([0.99, *[0.01 / others] * others])
+    best, worst = (rbi.max_reroute(beta, sign * np.eye(1 + others)[0], c_min, c_max)[0] for sign in (1, -1))
+    drift = often * best + (1 - often) * worst - beta[0]
+    assert (drift > 0) == (often > threshold)
