@@ -45,6 +45,8 @@ VARIANTS = {  # of the preset `fast`: the settings that each one changes
     "cmax2-greedy.01": {"rule": "reroute(0.1,2)", "c_greedy": 0.01},
     "cmin0": {"rule": "reroute(0,10)"},
     "cmin.01": {"rule": "reroute(0.01,10)"},
+    "target": {"improve_from": "target"},
+    "target-cmax2": {"improve_from": "target", "rule": "reroute(0.1,2)"},
     "stored": STORED,
     "stored-cmax2": STORED | {"rule": "reroute(0.1,2)"},
     "bootstrap-stored": {"bootstrap_policy": "stored"},

@@ -198,6 +198,8 @@ VARIANT_NAMES = {
     "cmax2-greedy.01": "reroute(0.1,2), c_greedy 0.01",
     "cmin0": "reroute(0,10)",
     "cmin.01": "reroute(0.01,10)",
+    "target": "improved from the target networks",
+    "target-cmax2": "improved from the target networks, reroute(0.1,2)",
     "stored": "stored policies",
     "stored-cmax2": "stored policies, reroute(0.1,2)",
     "bootstrap-rule": "bootstraps with the rule applied afresh",

@@ -41,10 +41,13 @@ def test_a_run_repeats_to_the_last_bit_and_depends_on_its_seed(algo):
     assert not torch.equal(first.learner.vector, other.learner.vector)
 
 
-@pytest.mark.parametrize("algo", ["rbi", "apex"])
+FROM_TARGET = {"improve_in": "both", "bootstrap_policy": "rule", "improve_from": "target"}
+
+
+@pytest.mark.parametrize("settings", [{}, FROM_TARGET, {"algo": "apex"}], ids=["rbi", "from target", "apex"])
 @pytest.mark.parametrize("steps", [3, 41, 77])
-def test_a_run_resumed_from_a_checkpoint_ends_as_the_uninterrupted_one(algo, steps, tmp_path):
-    config = small_config(algo)
+def test_a_run_resumed_from_a_checkpoint_ends_as_the_uninterrupted_one(settings, steps, tmp_path):
+    config = small_config(**settings)
     uninterrupted = run_to_end(make_engine(config))
     save(tmp_path, run_steps(make_engine(config), steps), lines=3)
     assert checkpoint.load(checkpoint.newest(tmp_path)).info == {"lines": 3}
@@ -419,9 +422,9 @@ def test_a_captured_actor_shrinks_screens_which_it_reads_where_they_lie():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("env", ["CartPole-v1", Doors], ids=["all legal", "masks"])
-@pytest.mark.parametrize("algo", ["rbi", "apex"])
-def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(algo, env):
-    config = small_config(algo, env)
+@pytest.mark.parametrize("settings", [{}, FROM_TARGET, {"algo": "apex"}], ids=["rbi", "from target", "apex"])
+def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(settings, env):
+    config = small_config(env=env, **settings)
     engine = make_engine(config, device=torch.device("cuda"))
     before = engine.learner.vector.clone()
     engine.start_backend()

@@ -1,6 +1,7 @@
 """RBI's and Ape-X's learners against autograd of the paper's losses, written out state by state."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from pytest import approx
 from rbi.networks import NetworkConfig, make_networks
 from rbi.observations import ObservationSpec, random_shifts, shift_images
 from rbi.online.apex import ApexLearner
-from rbi.online.config import ActorConfig, LearnerConfig
+from rbi.online.config import ActorConfig, LearnerConfig, TrainConfig
 from rbi.online.rbi import RBILearner
 from rbi.optim import Peers, bind_parameters, flat_size, flatten_parameters, parameter_slots, write_gradients
 from rbi.replay import Replay, ReplayBatch, ReplayConfig, Transition
@@ -320,6 +321,68 @@ def test_augmentation_shifts_images_of_both_states():
     plain.update(part, plain.states(part))
     learner.learn(replay)
     assert torch.equal(learner.vector, plain.vector)
+
+
+TARGET = dict(improve_in="both", bootstrap_policy="rule", improve_from="target")
+
+
+def improved_target(learner, frames, masks):
+    """The policy of the target networks after the rule, and their Q-values, state by state."""
+    spec, pairs = learner.obs_spec, []
+    inputs = spec.preprocess(frames, torch.float32)
+    for i, legal in enumerate(masks.numpy()):
+        state = inputs[i : i + 1]
+        beta = iterative.among_legal(legal, iterative.softmax, learner.target_pi(state)[0].double().numpy())
+        baseline = torch.from_numpy(beta[None]).float() if learner.config.advantage_baseline == "pi" else None
+        q = learner.target(state, baseline)[0][0].double().numpy()
+        step = lambda p, x: iterative.actor_policy(p, x, 0.1, 2, 0.1)  # noqa: E731
+        pairs.append((iterative.among_legal(legal, step, beta, q), q))
+    return [np.stack(arrays) for arrays in zip(*pairs, strict=True)]
+
+
+@pytest.mark.parametrize("case", [{}, {"advantage_baseline": "mean"}, {"obs_spec": MASKED}], ids=str)
+def test_improved_from_the_target_networks_policies_and_values_are_theirs(case):
+    learner, stale = make_learner(**TARGET, **case), make_learner(**TARGET, **case, seed=1)
+    learner.restore(learner.state() | {"target": stale.state()["target"]})
+    batch = batch_of(case.get("obs_spec", VECTORS), seed=10)
+    states = learner.states(batch)
+    with torch.no_grad():
+        pi, _ = improved_target(learner, batch.obs, batch.legal)
+        next_pi, next_q = improved_target(learner, batch.next_obs, batch.next_legal)
+    assert states.pi.numpy() == approx(pi, abs=1e-5)
+    assert states.predicted.numpy() == approx((next_pi * next_q).sum(1), abs=1e-4)
+    for _ in range(3):  # learning changes neither
+        learner.update(batch, states)
+        again = learner.states(batch)
+        assert torch.equal(again.pi, states.pi)
+        assert torch.equal(again.predicted, states.predicted)
+
+
+def test_improved_from_the_target_networks_a_policy_stays_in_the_reroute_set_of_the_one_before():
+    """Between two target updates the policy network learns one improvement of the target's policy, however long."""
+    learner = make_learner(**TARGET, learning_rate=0.02, policy_weighting=False)
+    learner.actor = dataclasses.replace(learner.actor, c_greedy=0.0)
+    batch = batch_of()._replace(discount=torch.zeros(STATES), weight=torch.ones(STATES))
+    inputs = VECTORS.preprocess(batch.obs, torch.float32)
+    for _ in range(3):
+        with torch.no_grad():
+            before = torch.softmax(learner.target_pi(inputs), 1)
+        for _ in range(300):
+            states = learner.states(batch)
+            learner.update(batch, states)
+        ratio = states.pi / before
+        assert 0.1 - 1e-4 < ratio.min() < ratio.max() < 2 + 1e-4
+        with torch.no_grad():
+            assert torch.softmax(learner.pi_net(inputs), 1).numpy() == approx(states.pi.numpy(), abs=0.05)
+        learner.weights.update_target()
+
+
+def test_settings_that_contradict_improvement_from_the_target_networks_are_refused():
+    with pytest.raises(ValueError, match="improve_from = target: needs bootstrap_policy = rule, not stored"):
+        LearnerConfig(improve_from="target")
+    with pytest.raises(ValueError, match="improve_from = target: needs improve_in = both or learner"):
+        TrainConfig.preset("CartPole-v1", improve_from="target", improve_in="actor")
+    assert TrainConfig.preset("CartPole-v1", improve_from="target").learner.improve_from == "target"
 
 
 def test_vectors_are_never_augmented():

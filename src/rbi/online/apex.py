@@ -164,7 +164,7 @@ class ApexLearner:
             for frames in (batch.obs, batch.next_obs)
         )
         with torch.no_grad():
-            return States(obs, next_obs, self.target(next_obs)[0])
+            return States(obs, next_obs, self.target(next_obs)[0], batch.pi)
 
     def update(self, batch: ReplayBatch, states: States, *, log: bool = True) -> Tensor:
         """One gradient step of the Q-network; returns the TD errors `[B]`."""

@@ -35,6 +35,7 @@ ONLY_USED_BY: dict[Algorithm, tuple[str, ...]] = {
         "policy_weight_exponent",
         "advantage_baseline",
         "bootstrap_policy",
+        "improve_from",
     ),
     "apex": ("double_q",),
 }
@@ -137,6 +138,10 @@ class LearnerConfig(Checked):
     bootstrap_policy: Literal["stored", "net", "rule"] = "stored"
     """The policy in V at s_(i+n): the one that the actor stored there, the policy network's, or the rule applied
     afresh to the policy network and the target network."""
+    improve_from: Literal["latest", "target"] = "latest"
+    """The networks that the learner applies the rule to, where it does: the latest ones, so that every update imitates
+    an improvement of the last one's result; or the target networks, so that the policy of one target update stays
+    within c_min and c_max of the policy of the one before."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -144,6 +149,11 @@ class LearnerConfig(Checked):
             raise ValueError(
                 f"target_update_interval = {self.target_update_interval}: not a multiple of "
                 f"updates_per_sample = {self.updates_per_sample}"
+            )
+        if self.improve_from == "target" and self.bootstrap_policy != "rule":
+            raise ValueError(
+                f"improve_from = target: needs bootstrap_policy = rule, not {self.bootstrap_policy}: the improved "
+                "policy of the target networks is the one whose value is learned"
             )
 
 
@@ -226,6 +236,10 @@ class TrainConfig(Checked):
         if self.schedule.env_processes and self.env.is_atari:
             processes = self.schedule.env_processes
             raise ValueError(f"env_processes = {processes}: Atari games have their own processes; set env_threads")
+        if self.algo == "rbi" and self.learner.improve_from == "target" and self.actor.improve_in == "actor":
+            raise ValueError(
+                "improve_from = target: needs improve_in = both or learner; the actor alone applies the rule"
+            )
         sampled = self.learner.batch_size * per_sample
         if sampled > self.replay.capacity:
             raise ValueError(

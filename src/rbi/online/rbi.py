@@ -188,6 +188,7 @@ class RBILearner:
         self.rule, self.policy_noise = parse_rule(actor.rule), c_mix(self.obs_spec.num_actions)
         self.weights = LearnerWeights(config, networks, self.device, dtype, total_updates, self.peers)
         self.networks, self.target, self.vector = self.weights.networks, self.weights.target, self.weights.vector
+        self.target_pi = self.weights.target_pi
         self.pi_net, self.q_net = policy_network(self.networks), self.networks.q
         self.sums = torch.zeros(len(self.METRICS) + 1, dtype=torch.float64, device=self.device)
         self.overlap = SideStream(self.device)
@@ -199,25 +200,38 @@ class RBILearner:
         # Departs from the paper: sampling is prioritised, where it also says "uniformly every 5K batches".
         size = config.batch_size // self.peers.size
         batch = replay.sample(size * config.updates_per_sample, self.generator)
-        states = self.states(batch)  # one call for all: the target network does not change in between
+        states = self.states(batch)  # one call for all: the target networks do not change in between
         parts = list(zip(batch.parts(size, self.peers.max), states.parts(size), strict=True))
         errors = [self.update(*part, log=part is parts[-1]) for part in parts]
         replay.update_priorities(batch.row, batch.env, torch.cat(errors))
 
     def states(self, batch: ReplayBatch) -> "States":
-        """The network inputs of a batch, and what the target network predicts at s_(i+n)."""
+        """The network inputs of a batch, what the target network predicts at s_(i+n), and policies that no update of
+        the batch changes."""
         obs, next_obs = (
             preprocess(self.obs_spec, frames, self.dtype, self.config.augmentation, self.generator)
             for frames in (batch.obs, batch.next_obs)
         )
         with torch.no_grad():
+            if self.target_pi is not None:
+                pi, _ = self.improve_target(obs, batch.legal)
+                next_pi, next_q = self.improve_target(next_obs, batch.next_legal)
+                return States(obs, next_obs, (next_pi * next_q).sum(1), pi)
             if self.config.advantage_baseline == "mean":
                 predicted = self.target(next_obs)[0]
             elif self.config.bootstrap_policy != "stored":
                 predicted = self.target(next_obs, batch.next_pi)[0]
             else:
                 predicted = self.target.predict_value(next_obs)
-        return States(obs, next_obs, predicted)
+        return States(obs, next_obs, predicted, batch.pi)
+
+    def improve_target(self, obs: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy and the Q-values `[B, A]` of the target networks, improved by the rule."""
+        assert self.target_pi is not None
+        legal = legal_or_none(masks)
+        beta = torch.softmax(mask_illegal(self.target_pi(obs), legal), 1)
+        q, _ = self.target(obs, beta if self.config.advantage_baseline == "pi" else None)
+        return self.improve(beta, q, legal), q
 
     def update(self, batch: ReplayBatch, states: "States", *, log: bool = True) -> Tensor:
         """One gradient step of both networks; returns the TD errors `[B]`.
@@ -234,7 +248,7 @@ class RBILearner:
             q_grad = q_loss_grad(error, batch.action, q, batch.weight, self.config.q_loss)
             self.overlap.join()
             beta = torch.softmax(mask_illegal(logits, legal_or_none(batch.legal)), 1)
-            pi, weight = self.policy_target(batch, beta, q)
+            pi, weight = self.policy_target(batch, states, beta, q)
             logits_grad = policy_loss_grad(beta, pi, batch.weight * weight)
             if log:
                 self.add_metrics(batch, q, error, pi, beta, weight)
@@ -254,10 +268,10 @@ class RBILearner:
             pi = self.improve(pi, states.predicted, legal)
         return (pi * states.predicted).sum(1)
 
-    def policy_target(self, batch: ReplayBatch, beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_target(self, batch: ReplayBatch, states: "States", beta: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """The policy to imitate `[B, A]`, and its weight w^pi `[B]`."""
-        pi, legal = batch.pi, legal_or_none(batch.legal)
-        if self.actor.improve_in != "actor":
+        pi, legal = states.pi, legal_or_none(batch.legal)
+        if self.actor.improve_in != "actor" and self.target_pi is None:
             pi = self.improve(beta, q, legal)
         if not self.config.policy_weighting:
             return pi, torch.ones_like(batch.weight)
@@ -316,11 +330,13 @@ class SampledReplay(Protocol):
 
 
 class States(NamedTuple):
-    """Network inputs at s_i and s_(i+n), and the target network's prediction at s_(i+n): V `[B]` or Q `[B, A]`."""
+    """Network inputs at s_i and s_(i+n), the target network's prediction at s_(i+n), V `[B]` or Q `[B, A]`, and policies
+    at s_i: the improved ones of the target networks, or those that actors stored."""
 
     obs: Tensor
     next_obs: Tensor
     predicted: Tensor
+    pi: Tensor
 
     def parts(self, size: int) -> "list[States]":
         return [States(*part) for part in zip(*(torch.split(tensor, size) for tensor in self), strict=True)]
@@ -484,12 +500,15 @@ class LearnerWeights:
             peers=peers,
         )
         self.vector, self.compute_vector = self.optimizer.vector, self.optimizer.compute_vector
-        self.target: QNetwork = copy.deepcopy(networks.q).requires_grad_(False)
-        self.target_vector = self.compute_vector[: flat_size(networks.q)].clone()
-        bind_parameters(self.target, self.target_vector)
+        whole = config.improve_from == "target"  # the policy network has a target network, too
+        target = copy.deepcopy(networks if whole else networks.q).requires_grad_(False)
+        self.target_vector = self.compute_vector[: flat_size(target)].clone()
+        bind_parameters(target, self.target_vector)
+        self.target: QNetwork = target.q if isinstance(target, Networks) else target
+        self.target_pi: PolicyNetwork | None = target.pi if isinstance(target, Networks) else None
 
     def update_target(self) -> None:
-        """Copy the Q-network to the target network."""
+        """Copy the networks to their target networks."""
         self.target_vector.copy_(self.compute_vector[: len(self.target_vector)])
 
     def state(self) -> dict[str, Tensor]:
