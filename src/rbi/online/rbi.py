@@ -330,8 +330,8 @@ class SampledReplay(Protocol):
 
 
 class States(NamedTuple):
-    """Network inputs at s_i and s_(i+n), the target network's prediction at s_(i+n), V `[B]` or Q `[B, A]`, and policies
-    at s_i: the improved ones of the target networks, or those that actors stored."""
+    """Network inputs at s_i and s_(i+n), the target network's prediction at s_(i+n), V `[B]` or Q `[B, A]`, and
+    policies at s_i: the improved ones of the target networks, or those that actors stored."""
 
     obs: Tensor
     next_obs: Tensor
