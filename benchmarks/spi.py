@@ -80,7 +80,7 @@ def study(name, args):
     path = args.blocks / f"{name}.jsonl"
     finished = read_blocks(path, args.repetitions)
     with path.open("a") as file:
-        result = spi.run(
+        result = spi.spi_study(
             worlds,
             baseline=baseline,
             repetitions=args.repetitions,

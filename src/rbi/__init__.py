@@ -1,6 +1,6 @@
 """rbi: better policies from logged experience, without making things worse.
 
-Everything public is an attribute of this package. A name's module is imported when the name is first used, so that
+What programs need is an attribute of this package. A name's module is imported when the name is first used, so that
 `import rbi` and `rbi --help` do not wait for PyTorch.
 """
 
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
     from rbi.data.dataset import Dataset
     from rbi.data.episode import Episode
     from rbi.data.formats import load_episodes
+    from rbi.data.importing import export_dataset, import_dataset
     from rbi.envs.types import EnvConfig
     from rbi.evaluation.recording import Perturbation, record
     from rbi.evaluation.rollouts import EvaluationResult, Protocol, evaluate
+    from rbi.lab.bandit import compare_rules, learning_study, regret_study
+    from rbi.lab.spi.study import spi_study
     from rbi.networks import NetworkConfig
     from rbi.observations import ObservationSpec
     from rbi.offline_rl.experiment import OfflineResult, offline
     from rbi.offline_rl.improve import ImproveConfig, ImproveResult, improve
     from rbi.online.config import ActorConfig, LearnerConfig, Schedule, TrainConfig
     from rbi.online.run_logger import TrainResult
+    from rbi.online.sweep import SweepResult, sweep
     from rbi.online.train import train
     from rbi.policy import Policy, load_policy
     from rbi.replay import ReplayConfig
@@ -61,15 +65,19 @@ _MODULES = {
     "rbi.data.dataset": ("Dataset",),
     "rbi.data.episode": ("Episode",),
     "rbi.data.formats": ("load_episodes",),
+    "rbi.data.importing": ("export_dataset", "import_dataset"),
     "rbi.envs.types": ("EnvConfig",),
     "rbi.evaluation.recording": ("Perturbation", "record"),
     "rbi.evaluation.rollouts": ("EvaluationResult", "Protocol", "evaluate"),
+    "rbi.lab.bandit": ("compare_rules", "learning_study", "regret_study"),
+    "rbi.lab.spi.study": ("spi_study",),
     "rbi.networks": ("NetworkConfig",),
     "rbi.observations": ("ObservationSpec",),
     "rbi.offline_rl.experiment": ("OfflineResult", "offline"),
     "rbi.offline_rl.improve": ("ImproveConfig", "ImproveResult", "improve"),
     "rbi.online.config": ("ActorConfig", "LearnerConfig", "Schedule", "TrainConfig"),
     "rbi.online.run_logger": ("TrainResult",),
+    "rbi.online.sweep": ("SweepResult", "sweep"),
     "rbi.online.train": ("train",),
     "rbi.policy": ("Policy", "load_policy"),
     "rbi.replay": ("ReplayConfig",),
@@ -126,6 +134,7 @@ __all__ = [
     "ReturnConfig",
     "Rule",
     "Schedule",
+    "SweepResult",
     "TotalVariation",
     "TrainConfig",
     "TrainResult",
@@ -133,12 +142,16 @@ __all__ = [
     "backward_kl",
     "bcq",
     "certify",
+    "compare_rules",
     "count_bounds",
     "evaluate",
+    "export_dataset",
     "floor",
     "forward_kl",
     "greedy",
+    "import_dataset",
     "improve",
+    "learning_study",
     "load_episodes",
     "load_policy",
     "max_ppo",
@@ -151,7 +164,10 @@ __all__ = [
     "parse_rule",
     "record",
     "register_rule",
+    "regret_study",
     "runs",
+    "spi_study",
+    "sweep",
     "train",
     "write_report",
 ]

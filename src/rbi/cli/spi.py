@@ -74,7 +74,7 @@ class Spi(Command):
             if self.resume:
                 blocks = sum(len(study.split_blocks(study.parse_world(w), self.repetitions)) for w in self.worlds)
                 echo(f"{len(finished)} of {blocks} blocks were finished before", stderr=True)
-            result = study.run(
+            result = study.spi_study(
                 self.worlds,
                 algorithms=self.algorithms,
                 sizes=self.sizes,

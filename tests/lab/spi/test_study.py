@@ -141,14 +141,14 @@ def test_rounding_errors_do_not_count_as_below_the_baseline():
 def test_the_study_runs_from_python_and_skips_finished_blocks():
     settings = dict(algorithms=["basic_rl"], sizes=[20], repetitions=60, resamples=20, workers=1, progress=False)
     blocks = []
-    result = study.run(["chicken(0.1)"], **settings, callback=blocks.append)
+    result = study.spi_study(["chicken(0.1)"], **settings, callback=blocks.append)
     (part,) = result.worlds
     assert part.algorithms == ("basic_rl", study.COUNT_AWARE)
     assert part.summary.mean.shape == (1, 2)
     assert [block["first"] for block in blocks] == [0, 50]
     assert "basic_rl" in repr(result)
     finished, again = {("chicken(0.1)", 0): blocks[0]["scores"]}, []
-    resumed = study.run(["chicken(0.1)"], **settings, finished=finished, callback=again.append)
+    resumed = study.spi_study(["chicken(0.1)"], **settings, finished=finished, callback=again.append)
     assert [block["first"] for block in again] == [50]
     assert (resumed.worlds[0].summary.cvar == part.summary.cvar).all()
 
@@ -158,4 +158,4 @@ def test_the_study_runs_from_python_and_skips_finished_blocks():
 )
 def test_invalid_settings_are_rejected(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
-        study.run(["chicken(0.1)"], **changes)
+        study.spi_study(["chicken(0.1)"], **changes)

@@ -413,7 +413,7 @@ class StudyResult:
         return "\n".join(lines)
 
 
-def run(
+def spi_study(
     worlds: Sequence[str] = DEFAULT_WORLDS,
     *,
     algorithms: Sequence[str] = (),
