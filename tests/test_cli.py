@@ -105,6 +105,16 @@ def test_help_shows_the_presets_values_and_mistakes_are_explained(capsys):
         command.parse(Preset, ["--preset", "huge"], "rbi preset")
 
 
+@pytest.mark.parametrize("words", [["--out=~/run"], ["--out", "~/run"]])
+def test_a_tilde_that_the_shell_left_is_the_home_directory(words, tmp_path, monkeypatch):
+    """Shells leave it after an equals sign, and subprocess.run everywhere."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["rules", *words]) == 0
+    assert runs.read(tmp_path / "home" / "run").result
+    assert not (tmp_path / "~").exists()
+
+
 def test_rules_writes_a_run_folder_and_shows_its_table(tmp_path, capsys):
     out = tmp_path / "run"
     assert cli.main(["rules", "--out", str(out), "--beta", "0.5", "0.5", "--advantage", "-1", "1", "--seed", "3"]) == 0

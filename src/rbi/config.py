@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_fields", "choose_device",
-    "env_text", "parse_env",
+    "Checked", "Device", "Ge", "Gt", "Interval", "Le", "Lt", "MultipleOf", "check_callback", "check_fields",
+    "check_kind", "check_seed", "check_value", "choose_device", "env_text", "parse_env",
 ]  # fmt: skip
 
 Device = Literal["auto", "cpu", "cuda"]
+MAX_SEED = 2**63
+NUMPY_BOOLEANS = ("bool", "bool_")  # since version 2, and before; this module does not import it
 
 
 class Checked(Suggesting):
@@ -60,7 +62,27 @@ def check_fields(config: Any, prefix: str = "") -> None:
     hints = _hints(config.__class__)
     for field in fields(config):
         name = f"{prefix}{field.name.replace('_', '-')}" if prefix else field.name
-        _check(name, getattr(config, field.name), hints[field.name])
+        check_value(name, getattr(config, field.name), hints[field.name])
+
+
+def check_seed(seed: Any) -> int:
+    """A seed as an integer of Python. Raises ValueError unless it is an integer from 0 to 2^63 - 1."""
+    found = int(seed) if isinstance(seed, numbers.Integral) and not isinstance(seed, bool) else -1
+    if not 0 <= found < MAX_SEED:
+        raise ValueError(f"seed = {seed!r}: must be an integer, at least 0 and less than 2**63")
+    return found
+
+
+def check_kind(name: str, value: Any, kind: type) -> None:
+    """Raise TypeError unless a value is of a class, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is of type {type(value).__name__}: must be a {kind.__module__}.{kind.__name__}")
+
+
+def check_callback(callback: Any) -> None:
+    """Raise TypeError unless a callback is a function, or None."""
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback is of type {type(callback).__name__}: must be a function that takes a dictionary")
 
 
 def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
@@ -71,7 +93,7 @@ def choose_device(device: "Device | torch.device" = "auto") -> "torch.device":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         known = typing.get_args(Device)
         meant = nearest(str(device), known)
         raise ValueError(f"device = {device!r}: must be one of {', '.join(known)}{meant}") from None
@@ -86,20 +108,27 @@ def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
-def _check(name: str, value: Any, hint: Any) -> None:
+def check_value(name: str, value: Any, hint: Any) -> None:
+    """Raise ValueError unless a value is what an annotation says, as those of fields.
+
+    >>> check_value("seeds", 0, Annotated[int, Ge(1)])
+    Traceback (most recent call last):
+    ...
+    ValueError: seeds = 0: must be at least 1
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return
         options = [a for a in arguments if a is not type(None)]
         if len(options) == 1:
-            _check(name, value, options[0])
+            check_value(name, value, options[0])
     elif origin is Literal:
         if value not in arguments:
             known = [str(each) for each in arguments]
             raise ValueError(f"{name} = {value!r}: must be one of {', '.join(known)}{nearest(str(value), known)}")
     elif origin is typing.Annotated:
-        _check(name, value, arguments[0])
+        check_value(name, value, arguments[0])
         _check_limits(name, value, arguments[1:])
     elif origin is tuple:
         _check_tuple(name, value, arguments)
@@ -115,20 +144,19 @@ def _check_limits(name: str, value: Any, limits: tuple[Any, ...]) -> None:
 
 
 def _check_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> None:
-    if hints[1:] == (Ellipsis,):
-        hints = hints[:1] * len(value)
     try:
+        hints = hints[:1] * len(value) if hints[1:] == (Ellipsis,) else hints
         items = list(zip(value, hints, strict=True))
     except (TypeError, ValueError):
         raise ValueError(f"{name} = {value!r}: must be {len(hints)} values") from None
     for item, hint in items:
-        _check(name, item, hint)
+        check_value(name, item, hint)
 
 
 def _check_number(name: str, value: Any, hint: Any) -> None:
     if hint is int and (not isinstance(value, numbers.Integral) or isinstance(value, bool)):
         raise ValueError(f"{name} = {value!r}: must be an integer")
-    if hint is bool and not isinstance(value, bool):
+    if hint is bool and not isinstance(value, bool) and type(value).__name__ not in NUMPY_BOOLEANS:
         raise ValueError(f"{name} = {value!r}: must be True or False")
     if hint is float and (not isinstance(value, numbers.Real) or isinstance(value, bool) or value != value):
         raise ValueError(f"{name} = {value!r}: must be a number")

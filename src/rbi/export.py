@@ -82,7 +82,7 @@ class OnnxModel(NamedTuple):
 
     def write(self, path: Path | str) -> None:
         """Write the file, whole or not at all; an earlier one is replaced."""
-        fileio.atomic_write(Path(path), lambda at: at.write_bytes(self.content))
+        fileio.atomic_write(fileio.as_path(path), lambda at: at.write_bytes(self.content))
 
 
 def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -> OnnxModel:
@@ -109,7 +109,7 @@ def onnx_model(policy: "Policy", *, columns: bool = True, legal: bool = False) -
 
 def check_file(path: Path | str) -> None:
     """Raise OSError, before any work, if no file can be written at a path."""
-    path = Path(path)
+    path = fileio.as_path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path}: is a folder; name a file")
     if not path.parent.is_dir():

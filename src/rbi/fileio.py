@@ -27,6 +27,7 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{6})?(?P<old>\.old)?\.tmp"
 LEFTOVER_SECONDS = 60  # a temporary file or folder without a lock that nobody has touched for this long is abandoned
 LOCK = ".lock"
 NOT_DATA = (".png", ".pdf", ".html")
+PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 INFINITY = "\0infinity"  # placeholder in a document until it is text; no other string contains \0
 
 
@@ -368,10 +369,32 @@ def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def resolve(path: Path) -> Path:
-    """The absolute path without links. Raises ValueError for a loop of links."""
+def is_url(text: str | Path) -> bool:
+    """Whether a text names a URL rather than a folder, also after `Path` has removed one of its slashes.
+
+    >>> is_url("s3://bucket/run"), is_url(Path("s3://bucket/run")), is_url("runs/a")
+    (True, True, False)
+    """
+    return PROTOCOL.match(str(text)) is not None
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """The path that a user gave, in which ~ is the home directory, as in a shell. Raises TypeError for what is no path,
+    and ValueError for an empty text, which pathlib takes for the current folder, and for a URL."""
+    if not isinstance(path, str | os.PathLike):
+        advice = "; give its .out" if hasattr(path, "out") else ""
+        raise TypeError(f"the path is of type {type(path).__name__}: must be a text or a pathlib.Path{advice}")
+    if not str(path).strip():
+        raise ValueError(f"path = {str(path)!r}: must name a file or a folder")
+    if is_url(str(path)):
+        raise ValueError(f"{path}: is a URL; name a local file or folder")
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - unlike Path.expanduser, it leaves ~ of an unknown user
+
+
+def resolve(path: str | os.PathLike[str]) -> Path:
+    """The absolute path without links; ~ is the home directory. Raises ValueError for a loop of links."""
     try:
-        return path.resolve()
+        return as_path(path).resolve()
     except RuntimeError:  # before Python 3.13
         raise ValueError(f"{path}: is a loop of symbolic links") from None
 

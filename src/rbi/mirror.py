@@ -18,7 +18,6 @@ from rbi import checkpoint, fileio, runs
 MANIFEST = "manifest.json"
 COPY = re.compile(r"copy-(\d{8})")
 KEPT_COPIES = 2  # the newest one, and one for a reader that is not done with it or finds it damaged
-PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Mirror:
@@ -26,7 +25,7 @@ class Mirror:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        if not is_url(url):
+        if not fileio.is_url(url):
             raise ValueError(f"--mirror {url}: is not a URL, such as s3://bucket/run or file:///mnt/run")
         try:
             import fsspec.core
@@ -179,12 +178,3 @@ class Mirror:
 
 class DamagedCopyError(Exception):
     """A copy is not what was uploaded."""
-
-
-def is_url(text: str | Path) -> bool:
-    """Whether a text names a URL rather than a folder, also after `Path` has removed one of its slashes.
-
-    >>> is_url("s3://bucket/run"), is_url(Path("s3://bucket/run")), is_url("runs/a")
-    (True, True, False)
-    """
-    return PROTOCOL.match(str(text)) is not None

@@ -185,6 +185,8 @@ class Policy(Suggesting):
             generator = np.random.default_rng(rng)
         except TypeError:
             raise TypeError(f"rng is of type {type(rng).__name__}: must be a NumPy generator or a seed") from None
+        except ValueError:
+            raise ValueError(f"rng = {rng!r}: must be a NumPy generator or a seed, at least 0") from None
         return draw_actions(probs, generator.random((len(probs), 1)))
 
     def named(self, actions: Array) -> Array:
@@ -422,7 +424,7 @@ class Policy(Suggesting):
         finite (training diverged), and if `load_policy` could not restore the rule: register a rule of your own with
         `rbi.register_rule`.
         """
-        path = fileio.resolve(Path(path))  # a link stays a link
+        path = fileio.resolve(path)  # a link stays a link
         check_replaceable(path)
         check_restorable(self.rule)
         config = {
@@ -579,7 +581,7 @@ def find_policy(path: Path | str) -> Path:
         raise TypeError(
             f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
         )
-    path = Path(path)
+    path = fileio.as_path(path)
     fileio.check_exists(path)
     places = (path, path / "policies" / "best", path / "policies" / "last")
     found = next((place for place in places if (place / CONFIG).is_file()), None)

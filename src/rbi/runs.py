@@ -13,6 +13,7 @@ holds a `RunLock`.
 import contextlib
 import dataclasses
 import datetime
+import errno
 import fcntl
 import functools
 import importlib.metadata
@@ -191,7 +192,7 @@ def read(path: Path | str, lines: int | None = None) -> Run:
     Raises ValueError with file, line and reason if config.json or result.json cannot be parsed. Lines of metrics.jsonl
     that cannot be are skipped and listed in `Run.damaged`.
     """
-    path = Path(path)
+    path = fileio.as_path(path)
     check_run_folder(path)
     result = path / "result.json"
     metrics, damaged = fileio.read_lines(path / "metrics.jsonl", lines)
@@ -293,7 +294,7 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return found
 
 
-def overlaps(one: Path, other: Path) -> bool:
+def overlaps(one: Path | str, other: Path | str) -> bool:
     """Whether one path is the other or lies inside it."""
     one, other = fileio.resolve(one), fileio.resolve(other)
     return one == other or one in other.parents or other in one.parents
@@ -301,7 +302,7 @@ def overlaps(one: Path, other: Path) -> bool:
 
 def check_apart(out: Path | str | None, policy: Any) -> None:
     """Raise ValueError if a run folder would replace the folder of the policy that it is about."""
-    if out is not None and isinstance(policy, Path | str) and overlaps(Path(out), Path(policy)):
+    if out is not None and isinstance(policy, Path | str) and overlaps(out, policy):
         raise ValueError(f"--out {out}: belongs to the policy, {policy}; choose another folder")
 
 
@@ -310,6 +311,9 @@ def check_available(path: Path, *, overwrite: bool) -> bool:
     fileio.restore_interrupted(path.parent, path.name)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file, not a folder for a run")
+    nearest_folder = next((parent for parent in path.absolute().parents if parent.exists()), path)
+    if nearest_folder.is_dir() and not os.access(nearest_folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(nearest_folder))
     occupied = path.exists() and any(path.iterdir())
     if occupied and not overwrite:
         raise ValueError(f"{path}: is not empty; choose another folder or pass --overwrite (Python: overwrite=True)")

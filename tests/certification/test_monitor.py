@@ -10,6 +10,7 @@ from rbi.certification.monitor import LOOKS, bounds_over_time, difference_over_t
 from rbi.cli import main
 from rbi.data.dataset import Dataset
 from rbi.data.episode import RejectedEpisode
+from rbi.data.formats import FormatSettings, TableConfig
 
 
 def live(seed, mean, episodes):
@@ -199,3 +200,19 @@ def test_monitor_warns_of_several_episodes_of_one_player():
     assert "(300 episodes of 300 and 300 episodes of 20 players)" in found.warning
     assert found.summary().endswith("Make players the unit (--unit player).")
     assert found.to_dict()["warning"] == found.warning
+
+
+def test_a_table_is_read_as_for_its_policy_in_a_folder_or_in_memory(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("first", "later"):
+        columns = {"kind": rng.choice(["new", "old"], 60), "offer": rng.choice(["a", "b"], 60), "paid": rng.random(60)}
+        rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([",".join(columns), *rows]) + "\n")
+    table = TableConfig(observations=("kind",), action="offer", reward="paid", one_step=True)
+    options = {"updates": 4, "batch_size": 8, "hidden_size": 4, "progress": False}
+    policy = rbi.improve(tmp_path / "first.csv", settings=FormatSettings(table=table), **options).policy
+    policy.save(tmp_path / "policy")
+    later = {"old_value": 0.5, "return_range": (0, 1)}
+    found = [rbi.monitor(tmp_path / "later.csv", policy=given, **later) for given in (policy, tmp_path / "policy")]
+    assert found[0] == found[1]
+    assert found[0].episodes == 60

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
+from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TimeLimit, TransformObservation
 from pytest import approx
 
 from rbi.envs import make
@@ -682,3 +682,79 @@ def test_a_mask_that_makes_no_sense_stops_with_the_environments_id(masks, why, t
         vector.reset(0)
         vector.send(np.zeros(1, int))
         vector.recv()
+
+
+class OldReset(Flat):
+    """`reset` of the old gym API."""
+
+    def reset(self, **given):
+        return super().reset(**given)[0]
+
+
+class OldStep(Flat):
+    """`step` of the old gym API."""
+
+    def step(self, action):
+        observation, reward, done, _, info = super().step(action)
+        return observation, reward, done, info
+
+
+class OldSeed(Flat):
+    """Seeded as in the old gym API."""
+
+    def reset(self):
+        return super().reset()[0]
+
+
+class OldPair(OldReset):
+    """An observation that could be taken for two values."""
+
+    observation_space = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(3)])
+
+    def reset(self, **given):
+        super().reset(**given)
+        return 1, 2
+
+
+@pytest.mark.parametrize("wrapper", [lambda env: env, RecordEpisodeStatistics], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("kind", [OldReset, OldStep, OldSeed, OldPair])
+def test_an_environment_of_the_old_gym_api_is_refused_with_the_api_that_it_must_follow(kind, wrapper):
+    def old_game():
+        return wrapper(kind())
+
+    with pytest.raises(ValueError, match=r"^--env old_game: .*must follow Gymnasium's API: .*\(observation, info\)"):
+        rollout(make(EnvConfig.of(old_game), 1), 0, [[0]])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of Gymnasium
+def test_a_registered_environment_of_the_old_gym_api_is_refused_likewise():
+    for kind in (OldReset, OldStep):
+        gymnasium.register(f"RbiTests/{kind.__name__}-v0", kind, max_episode_steps=4)
+        with pytest.raises(ValueError, match=f"^--env RbiTests/{kind.__name__}-v0: .*must follow Gymnasium's API"):
+            rollout(make(EnvConfig(f"RbiTests/{kind.__name__}-v0"), 1), 0, [[0]])
+
+
+class OldEnv:
+    """What is no `gymnasium.Env`, as environments of the gym package."""
+
+    reset = step = None
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        (OldEnv, "made OldEnv, not a gymnasium.Env; an environment must follow Gymnasium's API"),
+        (lambda: gymnasium.make_vec("CartPole-v1", 2), "made CartPoleVectorEnv, .*; make a single one"),
+    ],
+)
+def test_what_is_nearly_an_environment_is_refused_with_what_to_do(factory, why):
+    with pytest.raises(ValueError, match=why):
+        make(EnvConfig.of(factory), 1)
+
+
+def test_spaces_of_another_package_are_refused_with_its_name():
+    class Spaces(Flat):
+        action_space = OldEnv()
+
+    with pytest.raises(ValueError, match=rf"^--env Spaces: its action_space is a {OldEnv.__module__}.OldEnv; take"):
+        make(EnvConfig.of(Spaces), 1)

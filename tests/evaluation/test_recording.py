@@ -303,6 +303,38 @@ def test_policies_of_ones_own_are_recorded_with_their_probabilities_in_an_enviro
         np.testing.assert_allclose(episode.action_probs, wanted[episode.actions])
 
 
+class Answers:
+    """A policy of a user's own that gives the same in every state."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def predict_proba(self, states):
+        return self.answer if isinstance(self.answer, list) else self.answer.expand(len(states), -1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ([[0.7, 0.7]], r"gave \[0\.7, 0\.7\]: must be probabilities that add up to 1"),
+        ([[1.5, -0.5]], ".*: must be probabilities"),
+        ([[float("nan"), 0.5]], ".*: must be probabilities"),
+        ([[0.2, 0.3, 0.5]], r"gave an array of shape \(1, 3\): must be \(1, 2\)"),
+        ([0.5, 0.5], r"gave an array of shape \(2,\)"),
+    ],
+)
+def test_what_is_no_probability_is_not_recorded(answer, why):
+    """Recorded probabilities are the weights of certificates."""
+    with pytest.raises(ValueError, match=rf"^policies: predict_proba of Answers {why}"):
+        rbi.record(Answers(answer), "CartPole-v1", episodes=1, progress=False)
+
+
+def test_a_policy_may_answer_with_a_tensor_that_has_a_gradient():
+    answer = torch.tensor([0.25, 0.75], requires_grad=True)
+    data = rbi.record(Answers(answer), "CartPole-v1", episodes=2, progress=False)
+    assert set(np.concatenate([episode.action_probs for episode in data]).tolist()) == {0.25, 0.75}
+
+
 @pytest.mark.parametrize(
     ("policies", "changes", "message"),
     [

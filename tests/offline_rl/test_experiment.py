@@ -345,6 +345,34 @@ def test_the_command_line_refuses_in_one_line(tmp_path, capfd):
     assert "nothing" in capfd.readouterr().err
 
 
+def test_returns_that_a_time_limit_cuts_are_used_if_the_user_says_that_episodes_end_there(tmp_path, capfd):
+    rng, steps = np.random.default_rng(0), 60
+    data = Dataset.from_arrays(
+        rng.normal(size=(steps, 4)),
+        rng.integers(2, size=steps),
+        rng.random(steps),
+        np.zeros(steps, bool),
+        np.arange(steps) % 6 == 5,
+        env=ENV,
+    )
+    data.save(tmp_path / "logs")
+    given = dict(rules=["greedy"], baselines=["ppo"], episodes=2, evaluations=1, num_envs=4, progress=False)
+    with pytest.raises(
+        ValueError, match=r"too early .*; lower gamma, or use returns as they are with max_missing_return"
+    ):
+        rbi.offline(data, config=CONFIG, **given)
+    found = rbi.offline(data, config=CONFIG, max_missing_return=1, **given)
+    assert found.numbers["population"]["excluded"] == 0
+    with pytest.raises(ValueError, match=r"^max_missing_return = 2: must be at least 0 and at most 1$"):
+        rbi.offline(data, config=CONFIG, max_missing_return=2, **given)
+    words = ["offline", str(tmp_path / "logs"), "--out", str(tmp_path / "run"), "--updates", "4", "--evaluations", "1"]
+    words += ["--rules", "greedy", "--baselines", "--episodes", "2", "--num-envs", "4"]
+    assert cli.main(words) == 2
+    assert "max_missing_return = 1" in capfd.readouterr().err
+    assert cli.main([*words, "--max-missing-return", "1"]) == 0
+    assert runs.read(tmp_path / "run").config["settings"]["max_missing_return"] == 1
+
+
 def test_images_in_any_format_have_the_preset_of_images(tmp_path):
     for name, frame, preset in (("images", (12, 12), "fast"), ("vectors", (4,), "small")):
         path = tmp_path / f"{name}.parquet"

@@ -14,6 +14,7 @@ from rbi.certification.evidence import (
     Evidence,
     Settings,
     Unit,
+    as_range,
     check_copies,
     check_range,
     check_returns,
@@ -87,6 +88,7 @@ class CertifyConfig(Checked):
     others, too. Each player counts once, by their mean over episodes, and the log has to name them."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "return_range", as_range(self.return_range))
         super().__post_init__()
         if self.return_range is not None:
             check_range(self.return_range)
@@ -241,13 +243,10 @@ def certify(
     )
     if out is not None:
         runs.check_apart(out, policy)
-        runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
+        runs.check_available(fileio.resolve(out), overwrite=overwrite)
     given = policy if isinstance(policy, Policy) else load_policy(policy)
     source = dataset_or_path(episodes)
-    if isinstance(source, Dataset):
-        data = open_dataset(source, format, settings)
-    else:
-        data = read_as_trained(given, policy, source, format, settings)
+    data = read_as_trained(given, policy, source, format, settings)
     evidence = gather_evidence(given, data, config.gamma, config.unit)
     if not config.accept_equal:
         check_unseen(given, data)
@@ -259,20 +258,27 @@ def certify(
             "data": "" if isinstance(episodes, Dataset) else str(episodes),
         }
         found = vars(config) | about
-        with runs.Writer.create(Path(out), command="certify", settings=found, overwrite=overwrite) as writer:
+        with runs.Writer.create(fileio.as_path(out), command="certify", settings=found, overwrite=overwrite) as writer:
             decision.write(writer, **about)
     return decision
 
 
 def read_as_trained(
-    policy: Policy, place: Policy | Path | str, path: Path, format_: Format | None, settings: FormatSettings | None
+    policy: Policy,
+    place: Policy | Path | str,
+    source: Dataset | Path,
+    format_: Format | None,
+    settings: FormatSettings | None,
 ) -> Dataset:
-    """The episodes of a path; a table is read like the one that trained the policy, from memory or from a folder."""
+    """The episodes of a dataset or a path; a table is read like the one that trained the policy, which may be in memory
+    or in a folder."""
+    if isinstance(source, Dataset):
+        return open_dataset(source, format_, settings)
     with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder, "policy") if isinstance(place, Policy) else Path(place)
+        saved = Path(folder, "policy") if isinstance(place, Policy) else fileio.as_path(place)
         if isinstance(place, Policy) and policy.columns:
             policy.save(saved)
-        return open_dataset(path, format_, encoded_as(policy, saved, path, format_, settings))
+        return open_dataset(source, format_, encoded_as(policy, saved, source, format_, settings))
 
 
 def encoded_as(

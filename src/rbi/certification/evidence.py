@@ -89,6 +89,12 @@ def player_numbers(data: Dataset) -> Array:
     return found
 
 
+def as_range(return_range: Any) -> Any:
+    """A range of returns as a tuple, also of an array or a list; anything else as it is, which the config refuses."""
+    values = return_range.tolist() if hasattr(return_range, "tolist") else return_range
+    return tuple(values) if isinstance(values, list) else values
+
+
 def check_range(return_range: tuple[float, float]) -> None:
     """Raise ValueError unless these can be the smallest and the largest return."""
     low, high = return_range

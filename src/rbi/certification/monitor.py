@@ -9,14 +9,22 @@ import numpy as np
 
 from rbi import fileio, runs
 from rbi.certification.bounds import lower_confidence_sequence
-from rbi.certification.decision import MIN_PLAYERS, encoded_as
+from rbi.certification.decision import MIN_PLAYERS, read_as_trained
 from rbi.certification.estimates import unit_means
-from rbi.certification.evidence import Unit, check_complete, check_copies, check_range, check_returns, player_numbers
+from rbi.certification.evidence import (
+    Unit,
+    as_range,
+    check_complete,
+    check_copies,
+    check_range,
+    check_returns,
+    player_numbers,
+)
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
 from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
-from rbi.policy import load_policy
+from rbi.policy import Policy, load_policy
 from rbi.suggestions import with_suggestions
 
 Outcome = Literal["better", "worse", "continue"]
@@ -44,6 +52,7 @@ class MonitorConfig(Checked):
     player counts once, by their mean over episodes, and the logs have to name them."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "return_range", as_range(self.return_range))
         super().__post_init__()
         check_range(self.return_range)
 
@@ -111,7 +120,7 @@ def monitor(
     gamma: float = 1.0,
     accept_equal: bool = False,
     unit: Unit = "episode",
-    policy: Path | str | None = None,
+    policy: Policy | Path | str | None = None,
     format: Format | None = None,  # noqa: A002 - the word that users look for
     settings: FormatSettings | None = None,
     out: Path | str | None = None,
@@ -128,7 +137,7 @@ def monitor(
     With `unit="player"` each player counts once, in the order of first episodes. A look must not use a mean that later
     episodes change: give complete players, such as the first week of everyone who joined a week ago or earlier.
 
-    policy: folder of the new policy; a table is then read like the one that trained it, unless `settings`
+    policy: the new policy or its folder; a table is then read like the one that trained it, unless `settings`
         names columns.
     `format` and `settings` say how to read a path. With `out`, a run folder is written, which `rbi report` reads.
 
@@ -140,14 +149,16 @@ def monitor(
         raise ValueError("give either control episodes (--control) or old_value (--old-value), to compare with")
     if out is not None:
         runs.check_apart(out, policy)
-        runs.check_available(fileio.resolve(Path(out)), overwrite=overwrite)
+        runs.check_available(fileio.resolve(out), overwrite=overwrite)
     low, high = config.return_range
     if old_value is not None and not low <= old_value <= high:
         raise ValueError(f"old_value = {old_value:g}: must be in the range of returns, {low:g} to {high:g}")
     sources = [dataset_or_path(source) for source in ([episodes] if control is None else [episodes, control])]
-    if policy is not None and isinstance(sources[0], Path):
-        settings = encoded_as(load_policy(policy), Path(policy), sources[0], format, settings)
-    logs = [open_dataset(source, format, settings) for source in sources]
+    if policy is None:
+        logs = [open_dataset(source, format, settings) for source in sources]
+    else:
+        new = policy if isinstance(policy, Policy) else load_policy(policy)
+        logs = [read_as_trained(new, policy, source, format, settings) for source in sources]
     result = replace(
         compare([live_returns(log, config) for log in logs], config),
         episodes=len(logs[0]),
@@ -158,7 +169,7 @@ def monitor(
         places = ["" if isinstance(source, Dataset) else str(source) for source in (episodes, control or "")]
         about = dict(zip(("data", "control"), places, strict=True))
         found = vars(config) | about
-        with runs.Writer.create(Path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
+        with runs.Writer.create(fileio.as_path(out), command="monitor", settings=found, overwrite=overwrite) as writer:
             writer.result(result.to_dict() | about)
     return result
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import tyro
 
 from rbi import fileio, runs
 from rbi.cli import help as pages
-from rbi.config import Interval, check_fields
+from rbi.config import MAX_SEED, Interval, check_fields
 from rbi.progress import PlainConsole, echo
 from rbi.suggestions import nearest
 
@@ -41,7 +42,7 @@ class Command(ABC):
 
     out: Path | None = None
     """Folder for the results; by default a new one under runs/."""
-    seed: Annotated[int, Interval(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Interval(ge=0, lt=MAX_SEED)] = 0
     """Seed of all random numbers."""
     overwrite: bool = False
     """Replace an earlier run in the same folder."""
@@ -107,6 +108,7 @@ def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
         if any(word.partition("=")[0] == command.FIRST_WORD for word in argv):
             raise ValueError(f"{argv[0]}: stands for {command.FIRST_WORD} {argv[0]}, but {command.FIRST_WORD} is given")
         argv = [command.FIRST_WORD, *argv]
+    argv = [with_home(word) for word in argv]
     given = parse_unchecked(command, argv) if "defaults" in vars(command) else None
     default = command.defaults(given) if given is not None else None
     if pages.HELP_ALL in argv or not set(pages.HELP).isdisjoint(argv):
@@ -114,6 +116,12 @@ def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
         raise SystemExit(0)
     check_names(command, argv, prog)
     return tyro.cli(command, args=argv, prog=prog, default=tyro.MISSING_NONPROP if default is None else default)
+
+
+def with_home(word: str) -> str:
+    """A word of the command line with the home directory in place of ~, which shells leave in --out=~/runs/a."""
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return option + equals + os.path.expanduser(value)  # noqa: PTH111 - most words are no paths
 
 
 def check_names(command: type[Command], argv: Sequence[str], prog: str) -> None:

@@ -12,6 +12,7 @@ from rbi.data.episode import (
     DatasetSpec,
     Episode,
     RejectedEpisode,
+    as_array,
     bad_behavior_probs,
     booleans,
     differing_probs,
@@ -503,13 +504,13 @@ def step_columns(
 
 def own_copy(values: Any, dtype: Any = None) -> Array:
     """Contiguous memory of our own: a user may fill the same array again, with the next dataset."""
-    return np.array(values, dtype, order="C")
+    return np.array(as_array(values), dtype, order="C")
 
 
 def observation_column(observations: Any) -> Array:
     """uint8 images as they are, all others as vectors `[S, size]` of float32."""
     try:
-        found = np.asarray(observations)
+        found = as_array(observations)
         found = own_copy(found, np.uint8 if found.dtype == np.uint8 and found.ndim > 2 else np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(

@@ -1,7 +1,6 @@
 """An episode: observations, actions and rewards from start to end. Transitions and states are derived from it."""
 
 import math
-import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rbi.config import check_value
 from rbi.steps import CONTINUES, LIFE_LOST, TERMINATED, TRUNCATED
 
 Array = np.ndarray[Any, Any]
@@ -136,12 +136,12 @@ class DatasetSpec:
     """What each action is called in the source, where that is not its number."""
 
     def __post_init__(self) -> None:
-        sizes = (*self.obs_shape, self.num_actions, self.frame_stack)
-        if any(isinstance(size, bool) or not isinstance(size, numbers.Integral) for size in sizes):
-            raise ValueError(f"obs_shape, num_actions and frame_stack must be integers, not {sizes}")
-        logged = (self.has_action_probs, self.has_action_masks, self.has_behavior_probs)
-        if not isinstance(self.env, str) or not all(isinstance(v, bool) for v in logged):
-            raise ValueError("env must be a string, has_action_probs, has_action_masks, ... true or false")
+        kinds = {"obs_shape": tuple[int, ...], "num_actions": int, "frame_stack": int}
+        kinds |= dict.fromkeys(("has_action_probs", "has_action_masks", "has_behavior_probs"), bool)
+        for name, kind in kinds.items():
+            check_value(name, getattr(self, name), kind)
+        if not isinstance(self.env, str):
+            raise ValueError(f"env is of type {type(self.env).__name__}: must be an id, such as CartPole-v1")
         object.__setattr__(self, "obs_shape", tuple(int(size) for size in self.obs_shape))
         if len(self.obs_shape) not in (1, 2, 3) or min(self.obs_shape) < 1:
             raise ValueError(
@@ -379,9 +379,14 @@ def frozen(array: Array) -> Array:
     return array
 
 
+def as_array(values: Any) -> Array:
+    """An array of a user's values, also of a tensor with a gradient or on a GPU."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
 def booleans(name: str, values: Any) -> Array:
     """Booleans, also from 1 and 0. Anything else is refused: NumPy takes the text "False" and NaN for true."""
-    given = np.asarray(values)
+    given = as_array(values)
     if given.dtype == bool:
         return given
     try:
@@ -395,7 +400,7 @@ def booleans(name: str, values: Any) -> Array:
 
 def integer_actions(values: Any) -> Array:
     """Actions as read-only int32; floats must be integral."""
-    given = np.asarray(values)
+    given = as_array(values)
     if given.dtype.kind not in "iubf":
         raise ValueError(f"actions of type {given.dtype}: must be integers")
     if given.dtype.kind == "f":

@@ -86,7 +86,7 @@ def import_dataset(
     `workers`: processes that read, if format and size of the data allow it (0: one per core); the store is the same.
     With `strict` the first unusable episode raises a ValueError. `callback` gets counts every ten seconds.
     """
-    out, reader = Path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
+    out, reader = fileio.as_path(out), open_reader(data, format, settings) if isinstance(data, Path | str) else data
     state, total = Progress(strict=strict), len(reader.parts())
     started, reported = time.monotonic(), -float(REPORT_SECONDS)
     resumes = is_store(out)
@@ -239,7 +239,7 @@ def export_dataset(
     """Write data of any format into the folder `out`: `episodes.parquet`, a Minari dataset, or a store."""
     from rbi.data.formats import minari, parquet_writer
 
-    out, state = Path(out), Progress(strict=strict, verb="exported")
+    out, state = fileio.as_path(out), Progress(strict=strict, verb="exported")
     reader = open_reader(data, format, settings) if isinstance(data, Path | str) else data
     datasets: Iterable[Dataset] = valid_datasets(reader, state)
     if progress:

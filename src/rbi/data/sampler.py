@@ -137,7 +137,7 @@ class Sampler:
                 "no usable steps: no final observation follows the truncated returns"
                 if config.n_step
                 else "no usable steps: episodes were truncated too early for their returns to be known with gamma = "
-                f"{config.gamma:g}; lower gamma"
+                f"{config.gamma:g}; lower gamma, or use returns as they are with max_missing_return = 1"
             )
         self.candidates = torch.from_numpy(self.usable).to(at)
         self.mapped_limit = mapped_bytes() + (config.memory_bytes or 0)

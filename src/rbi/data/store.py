@@ -65,7 +65,7 @@ class Store(Dataset):
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = fileio.as_path(path)
         self.maps: dict[str, mmap.mmap] = {}
         self.lost: list[RejectedEpisode] = []
         spec, roles = read_config(self.path)
@@ -228,7 +228,7 @@ class StoreWriter:
     @classmethod
     def create(cls, path: Path | str, spec: DatasetSpec, table_roles: dict[str, Any] | None = None) -> Self:
         """A new store in a new or empty folder, or in that of a new run; `table_roles` are those of its `Dataset`."""
-        path = Path(path)
+        path = fileio.as_path(path)
         names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
         if any(name not in FILES_OF_A_NEW_RUN and not fileio.TEMPORARY.fullmatch(name) for name in names):
             raise ValueError(f"{path}: is not empty; a new store needs a new folder")
@@ -242,7 +242,7 @@ class StoreWriter:
 
         Episodes that the index has and a column lacks, as after a power failure, are dropped only with `repair`.
         """
-        return cls(Path(path), repair=repair)
+        return cls(fileio.as_path(path), repair=repair)
 
     def append(self, episode: Episode) -> None:
         """Append an episode; raises a ValueError if it does not match the spec."""

@@ -4,8 +4,9 @@ one-hot, the parts of Tuple and Dict observations one after the other. Masks of 
 `info["action_mask"]`."""
 
 import contextlib
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -21,6 +22,14 @@ from rbi.steps import COLOURS, CONTINUES, MASK, MAX_BYTE, TERMINATED, TRUNCATED,
 Array = np.ndarray[Any, Any]
 
 SMALLEST_BOUND = 1e-6  # numbers that are confined to less are not stretched
+GYMNASIUM_API = (
+    "an environment must follow Gymnasium's API: reset(seed=None, options=None) returns (observation, info), and "
+    "step(action) (observation, reward, terminated, truncated, info). Change these methods, or wrap an environment of "
+    "the old gym API, as with shimmy.GymV21CompatibilityV0"
+)
+OLD_API = re.compile(  # what `returned` and wrappers of Gymnasium say of such an environment
+    r"(reset|step) returned |values to unpack \(expected [25]\b|unexpected keyword argument 'seed'|not of the form"
+)
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
 
 
@@ -50,7 +59,12 @@ class GymVector:
         name = f"--env {self.config.id}"
         if len({id(env.unwrapped) for env in self.envs}) < self.num_envs:
             raise ValueError(f"{name}: the function returned one environment twice; make a new one each time")
-        action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
+        with self.errors_named():
+            action_space, obs_space = self.envs[0].action_space, self.envs[0].observation_space
+        for which, space in {"action_space": action_space, "observation_space": obs_space}.items():
+            if not isinstance(space, spaces.Space):
+                kind = f"{type(space).__module__}.{type(space).__name__}"
+                raise ValueError(f"{name}: its {which} is a {kind}; take one of gymnasium.spaces")
         if not isinstance(action_space, spaces.Discrete):
             raise ValueError(f"{name}: its actions are {action_space}; only Discrete is supported")
         self.num_actions, self.lowest_action = int(action_space.n), int(action_space.start)
@@ -60,7 +74,7 @@ class GymVector:
         self.frame_shape = self.obs_shape
         self.obs_scale = scale_by_bounds(obs_space) if len(self.obs_shape) == 1 else ()
         with self.errors_named():
-            self.has_action_masks = MASK in self.envs[0].reset(seed=0)[1]
+            self.has_action_masks = MASK in returned("reset", 2, self.envs[0].reset(seed=0))[1]
 
     def reset(self, seed: int | None) -> TimeStep:
         self.over[:], self.stopped[:], self.pending = False, False, False
@@ -76,7 +90,8 @@ class GymVector:
             env.np_random = np.random.default_rng(0)
             env.np_random.bit_generator.state = start
         self.starts[i], self.taken[i] = random if start is None else start, []
-        observation, info = self.envs[i].reset(seed=start if isinstance(start, int) else None)
+        seed = start if isinstance(start, int) else None
+        observation, info = returned("reset", 2, self.envs[i].reset(seed=seed))
         self.read_mask(i, info, terminated=False)
         return self.read(observation)
 
@@ -96,7 +111,8 @@ class GymVector:
                 if begins:
                     self.obs[i] = self.start(i, None)
                     continue
-                observation, r, terminated, truncated, info = self.envs[i].step(action + self.lowest_action)
+                stepped = self.envs[i].step(action + self.lowest_action)
+                observation, r, terminated, truncated, info = returned("step", 5, stepped)
                 reward[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
@@ -123,7 +139,9 @@ class GymVector:
             yield
         except Exception as error:
             message = " ".join(str(error).split())
-            raise ValueError(f"--env {self.config.id}: failed with {type(error).__name__}: {message}") from error
+            advice = f"; {GYMNASIUM_API}" if OLD_API.search(message) else ""
+            failed = f"failed with {type(error).__name__}: {message}{advice}"
+            raise ValueError(f"--env {self.config.id}: {failed}") from error
 
     def read(self, observation: Any) -> Array:
         """One frame: an image with channels last, anything else as a flat float32 vector."""
@@ -259,8 +277,18 @@ def make_one(config: EnvConfig, *, render: bool = False) -> gymnasium.Env[Any, A
             message += " Its folder has to be in PYTHONPATH, as in PYTHONPATH=. rbi ..."
         raise ValueError(f"--env {config.id}: {message}") from None
     if not isinstance(env, gymnasium.Env):
-        raise ValueError(f"--env {config.id}: the function made {type(env).__name__}, not a gymnasium.Env")
+        is_vector, is_like = isinstance(env, gymnasium.vector.VectorEnv), hasattr(env, "reset") and hasattr(env, "step")
+        advice = "; make a single one: they are stepped together here" if is_vector else f"; {GYMNASIUM_API}" * is_like
+        raise ValueError(f"--env {config.id}: the function made {type(env).__name__}, not a gymnasium.Env{advice}")
     return env
+
+
+def returned(method: str, count: int, values: Any) -> Any:
+    """What a method of an environment returned. Raises ValueError unless it has the parts that it has in Gymnasium."""
+    if isinstance(values, tuple | list) and len(values) == count and isinstance(values[-1], Mapping):
+        return values
+    kinds = [type(each).__name__ for each in (values if isinstance(values, tuple | list) else [values])]
+    raise ValueError(f"{method} returned {', '.join(kinds)}")
 
 
 def make_by_id(text: str, settings: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from rbi import envs, fileio, runs
-from rbi.config import Checked, Device, Interval, choose_device
+from rbi.config import Checked, Device, Ge, Interval, check_kind, check_seed, check_value, choose_device
 from rbi.data.dataset import Dataset
-from rbi.data.episode import Array, DatasetSpec, Episode
+from rbi.data.episode import Array, DatasetSpec, Episode, as_array
 from rbi.data.formats import load_episodes
 from rbi.data.store import Store, StoreWriter, is_store
 from rbi.envs.types import TimeStep, VectorEnv
@@ -40,6 +40,7 @@ NAME = "data-record"
 MAY_CHANGE_ON_RESUME = ("resume", "device", "episodes", "steps", "num_envs")  # the settings
 MAX_DELAY = 60
 MAX_NUM_ENVS = 64
+MAX_PROBS_ERROR = 1e-4  # of the sum of probabilities; rounding to float32 makes less
 STEPS_PER_ENV = 1000  # with fewer, most recorded steps would be starts of episodes
 
 
@@ -189,7 +190,9 @@ class Recorder:
         if self.scripted:
             roll_stacks(self.states, step.obs, step.is_first)
         for model, slots in self.scripted:
-            probs[slots] = model.predict_proba(self.states[slots])
+            found = as_array(model.predict_proba(self.states[slots]))
+            check_probs(found, (len(slots), self.spec.num_actions), type(model).__name__)
+            probs[slots] = found
         if self.spec.has_action_masks:
             uniform = step.legal / step.legal.sum(1, keepdims=True)
             probs = (1 - self.epsilon) * restrict(probs, step.legal, uniform) + self.epsilon * uniform
@@ -236,6 +239,16 @@ class Recorder:
             if buffer.recording and buffer.actions:
                 self.recorded += 1
                 yield buffer.finish(self.spec, self.source, self.recorded, abandoned=False)
+
+
+def check_probs(probs: Array, shape: tuple[int, int], name: str) -> None:
+    """Raise ValueError unless a model gave probabilities: what is recorded weighs the episodes of a certificate."""
+    if probs.shape != shape:
+        raise ValueError(f"policies: predict_proba of {name} gave an array of shape {probs.shape}: must be {shape}")
+    bad = ~((probs >= 0).all(1) & (np.abs(probs.sum(1) - 1) < MAX_PROBS_ERROR))
+    if bad.any():
+        given = probs[bad.argmax()].tolist()
+        raise ValueError(f"policies: predict_proba of {name} gave {given}: must be probabilities that add up to 1")
 
 
 def restrict(probs: Array, legal: Array, otherwise: Array) -> Array:
@@ -301,14 +314,16 @@ def record(
 
         data = rbi.record(["runs/cart", "random"], episodes=200, out="logs")
     """
+    seed = check_seed(seed)
     given: Sequence[Player] = policies if isinstance(policies, list | tuple) else (policies,)
     if not given:
         raise ValueError(f"policies: name a run of training, a policy's folder or one of {', '.join(SCRIPTED)}")
     if resume and (out is None or overwrite):
         raise ValueError("resume: name the recording with out, without overwrite")
     for name, value in {"episodes": episodes, "steps": steps, "population": population, "num_envs": num_envs}.items():
-        if value < 0:
-            raise ValueError(f"{name} = {value}: must be at least 0")
+        check_value(name, value, Annotated[int, Ge(0)])
+    check_value("protocol", protocol, ProtocolName)
+    check_kind("perturbation", perturbation, Perturbation)
     loaded = load_policies(given, choose_device(device), snapshots=population > 0)
     place = env or training_env(loaded)
     for policy in given:
@@ -317,7 +332,7 @@ def record(
     rules = Protocol(protocol, max_frames=max_frames)
     config = rules.env_config(place)
     envs.check(config)
-    folder = None if out is None else fileio.resolve(Path(out))
+    folder = None if out is None else fileio.resolve(out)
     if folder is not None and not resume:
         runs.check_available(folder, overwrite=overwrite)
     names = [name_of(policy, number) for number, policy in enumerate(given, 1)]
@@ -411,7 +426,7 @@ def load_policies(
         if not isinstance(policy, str | Path):
             found.append((name, policy))
             continue
-        path = Path(name)
+        path = fileio.as_path(name)
         saved = sorted(file.parent for file in (path / "policies").glob("*/policy.json"))
         saved = [at for at in saved if at.name.startswith("updates-")] or saved
         if name in SCRIPTED:
@@ -496,7 +511,7 @@ class DatasetRecording:
     def record(self, out: Path | str, *, progress: bool = True) -> Store:
         """Record into the store `out`; an existing store is continued up to the requested number."""
         with contextlib.closing(self.vector_env):
-            return self.append_to(Path(out), progress=progress)
+            return self.append_to(fileio.as_path(out), progress=progress)
 
     def append_to(self, out: Path, *, progress: bool) -> Store:
         """Record what the store lacks."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rbi import envs, fileio, runs
-from rbi.config import Checked, Device, Ge, Interval, choose_device
+from rbi.config import Checked, Device, Ge, Interval, check_callback, check_seed, check_value, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, TimeStep, VectorEnv
 from rbi.evaluation.batched_policies import BatchedPolicies, PolicyGroups, group_policies, random_actions
 from rbi.evaluation.comparison import human_normalised
@@ -452,9 +452,11 @@ def evaluate(
         result = rbi.evaluate("runs/cart", episodes=50)
         result.mean, result.interval, result.scores
     """
-    if not 1 <= episodes <= MAX_EPISODES:
-        raise ValueError(f"episodes = {episodes}: must be at least 1 and at most {MAX_EPISODES:,}")
-    if isinstance(protocol, str):
+    seed = check_seed(seed)
+    check_value("episodes", episodes, Annotated[int, Interval(ge=1, le=MAX_EPISODES)])
+    check_callback(callback)
+    if not isinstance(protocol, Protocol):
+        check_value("protocol", protocol, ProtocolName)
         protocol = Protocol(protocol, epsilon, deterministic=deterministic)
     elif epsilon or deterministic:
         raise ValueError("protocol: is a Protocol, which has its own epsilon and deterministic; set them there")
@@ -462,7 +464,7 @@ def evaluate(
     if not (env or loaded.env):
         raise ValueError("env: the policy does not say in which environment it was trained; name one")
     config = protocol.env_config(env or envs.id_from_file(loaded.env, "the policy"))
-    folder = None if out is None else fileio.resolve(Path(out))  # before a callback or environment changes the place
+    folder = None if out is None else fileio.resolve(out)  # before a callback or environment changes the place
     if folder is not None:
         runs.check_apart(out, policy)
         runs.check_available(folder, overwrite=overwrite)

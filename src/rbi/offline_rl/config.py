@@ -43,6 +43,9 @@ class OfflineConfig(Checked):
     """Fraction of the episodes held out for validation (temperature, diagnostics)."""
     data_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Fraction of the other episodes to learn from, drawn anew for each seed: how much data is enough?"""
+    max_missing_return: Annotated[float, Interval(ge=0, le=1)] = 0.05
+    """Q ignores steps of truncated episodes if more than this share of the return, gamma^steps, is missing (1: uses
+    all)."""
     behavior_q: BehaviorQConfig = field(default_factory=BehaviorQConfig)
     ppo: PPOAscentConfig = field(default_factory=PPOAscentConfig)
     dqfd: DQfDConfig = field(default_factory=DQfDConfig)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rbi import envs, fileio
-from rbi.config import Device, Gt, choose_device
+from rbi.config import Device, Ge, Gt, check_kind, check_seed, check_value, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.formats import FormatSettings, dataset_or_path, open_dataset
@@ -113,6 +113,7 @@ def offline(
     preset: Preset | None = None,
     config: OfflineConfig | None = None,
     updates: int | None = None,
+    max_missing_return: float | None = None,
     seeds: int = 1,
     episodes: int = 100,
     evaluations: int = 4,
@@ -140,7 +141,7 @@ def offline(
         in).
     rules: improvement steps on top of beta and Q; baselines: "ppo" (by gradient ascent), "dqfd", "bcq", "cql".
     preset: "paper", "fast", "quick" or "small" (default: fast for images, small for vectors); `config` replaces it, and
-        `updates` changes its number of updates.
+        `updates` and `max_missing_return` change its settings of these names.
     seeds: independent repetitions, with seeds from `seed` on.
     ignore_action_masks: learn as if all actions were legal in every state. For data with action masks and an
         environment that gives none, since its illegal actions are harmless: policies then may choose them.
@@ -151,10 +152,10 @@ def offline(
 
     >>> table = offline("population", env="ALE/Freeway-v5", baselines=["dqfd", "cql"])      # doctest: +SKIP
     """
-    if seeds < 1:
-        raise ValueError(f"seeds = {seeds}: must be at least 1")
-    if not checkpoint_minutes > 0:
-        raise ValueError(f"checkpoint_minutes = {checkpoint_minutes}: must be greater than 0")
+    seed = check_seed(seed)
+    check_value("seeds", seeds, Annotated[int, Ge(1)])
+    check_value("checkpoint_minutes", checkpoint_minutes, Annotated[float, Gt(0)])
+    check_kind("config", config, OfflineConfig)
     evaluation = EvaluationConfig(
         episodes, evaluations, curve_episodes, margin, protocol, max_frames, max_idle_frames, num_envs
     )
@@ -166,7 +167,8 @@ def offline(
         data = open_dataset(data, settings=settings)
         preset = preset or preset_for(is_image=data.spec.is_image)
     config = config or PRESETS[preset or "fast"]
-    config = config if updates is None else dataclasses.replace(config, updates=updates)
+    changes: dict[str, Any] = {"updates": updates, "max_missing_return": max_missing_return}
+    config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
     if evaluation.evaluations > config.updates:
         raise ValueError(f"evaluations = {evaluation.evaluations}: more than the {config.updates} updates")
     described = {

@@ -13,6 +13,7 @@ from torch import Tensor
 from rbi.certification.decision import CertifyConfig, Decision, decide
 from rbi.certification.evidence import (
     Unit,
+    as_range,
     check_complete,
     check_copies,
     check_range,
@@ -21,7 +22,7 @@ from rbi.certification.evidence import (
     gather_evidence,
     player_numbers,
 )
-from rbi.config import Checked, Device, Interval, choose_device
+from rbi.config import Checked, Device, Interval, check_seed, choose_device
 from rbi.data.dataset import Dataset
 from rbi.data.digests import episode_digests
 from rbi.data.episode import Array
@@ -114,6 +115,7 @@ class ImproveConfig(Checked):
     player are in one part of the data then, and each player counts once in the decision. The log has to name them."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "return_range", as_range(self.return_range))
         super().__post_init__()
         if self.return_range is not None:
             check_range(self.return_range)
@@ -240,6 +242,7 @@ def improve(
     >>> result = improve("logs.csv", rule=Reroute(0.5, 1.5))      # doctest: +SKIP
     >>> result.policy.predict_proba(obs)                          # doctest: +SKIP
     """
+    seed = check_seed(seed)
     config = ImproveConfig(
         updates,
         batch_size,

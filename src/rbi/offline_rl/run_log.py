@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rbi import checkpoint, fileio, runs
+from rbi.config import check_callback
 from rbi.data.dataset import Dataset
 from rbi.progress import echo
 
@@ -33,7 +34,8 @@ class RunLog:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        self.out = None if out is None else Path(out)
+        self.out = None if out is None else fileio.as_path(out)
+        check_callback(callback)
         self.callback, self.progress, self.resume, self.overwrite = callback, progress, resume, overwrite
         self.metrics: list[dict[str, Any]] = []
         self.state: dict[str, Any] = {}

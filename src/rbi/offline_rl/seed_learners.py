@@ -71,8 +71,9 @@ class SeedLearners:
 
     def make_sampler(self, of: str, episodes: Any, n_step: int | None = None, **changes: Any) -> Sampler:
         """A sampler of some episodes: of Monte-Carlo returns, incomplete ones marked, or of n-step returns."""
-        settings = {"batch_size": self.config.batch_size, "n_step": n_step, "gamma": self.config.gamma} | changes
-        settings.setdefault("keep_incomplete", n_step is None)
+        names = ("batch_size", "gamma", "max_missing_return")
+        settings: dict[str, Any] = {name: getattr(self.config, name) for name in names}
+        settings |= {"n_step": n_step, "keep_incomplete": n_step is None} | changes
         return Sampler(
             self.data,
             SamplerConfig(**settings),

@@ -13,7 +13,7 @@ import numpy as np
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from rbi import checkpoint, runs
-from rbi.config import Checked, Ge, Gt, Interval
+from rbi.config import Checked, Ge, Gt, Interval, check_kind
 from rbi.evaluation.rollouts import MAX_EPISODES, EvaluationResult, evaluate
 from rbi.mirror import Mirror
 from rbi.networks import TrunkFactory
@@ -110,6 +110,7 @@ class RunOptions(Checked):
 
 def take_options(settings: dict[str, Any], options: RunOptions | None) -> RunOptions:
     """The options that are among the settings, which lose them; others as in `options`."""
+    check_kind("options", options, RunOptions)
     names = [option.name for option in dataclasses.fields(RunOptions) if option.name in settings]
     return dataclasses.replace(options or RunOptions(), **{name: settings.pop(name) for name in names})
 

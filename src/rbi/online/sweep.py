@@ -13,7 +13,7 @@ from typing import Any
 
 from rbi import envs as environments
 from rbi import fileio, runs
-from rbi.config import Device
+from rbi.config import Device, check_seed
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
 from rbi.online.run_logger import DivergenceError, RunOptions, take_options
 from rbi.online.train import ENV_SETTINGS, Env, check_resumable, train
@@ -85,7 +85,8 @@ def sweep(
         result = sweep(["CartPole-v1", "Acrobot-v1"], ["rbi", "apex"], range(3), out="runs/sweep")
         print(result.summary())
     """
-    path, options = Path(out), take_options(overrides, options)
+    seeds = [check_seed(seed) for seed in seeds]
+    path, options = fileio.as_path(out), take_options(overrides, options)
     if options.mirror:
         raise ValueError(f"mirror = {options.mirror}: is for single runs, not for a sweep")
     changes = {algo: used_settings(algo, overrides) if len(algos) > 1 else overrides for algo in algos}
@@ -95,7 +96,7 @@ def sweep(
     settings = {
         "envs": [config.env.id for config in configs[:: len(algos)]],
         "algos": list(algos),
-        "seeds": list(seeds),
+        "seeds": seeds,
         "preset": preset,
         **{name: getattr(configs[0].env, name) for name in ENV_SETTINGS},
         **{part: getattr(configs[0], part) for part in PARTS},

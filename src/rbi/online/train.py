@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import inspect
 import math
-import numbers
 import os
 import shlex
 import shutil
@@ -18,10 +17,10 @@ import numpy as np
 import torch
 
 from rbi import checkpoint, envs, fileio, runs
-from rbi.config import Device, choose_device
+from rbi.config import Device, check_callback, check_kind, check_seed, choose_device
 from rbi.envs.types import EnvConfig, EnvFactory, VectorEnv
 from rbi.evaluation.rollouts import EvaluationResult
-from rbi.mirror import Mirror, is_url
+from rbi.mirror import Mirror
 from rbi.networks import TrunkFactory, cpu_threads
 from rbi.observations import ObservationSpec
 from rbi.online.config import (
@@ -145,7 +144,8 @@ def train(
     """
     options = take_options(overrides, options)
     check_names(overrides)
-    path = None if out is None else Path(out)
+    check_callback(callback)
+    path = folder_of(out)
     if resume and path is None:
         raise ValueError("resume: name the run with out")
     resumed = path if resume else None
@@ -218,12 +218,17 @@ def run_to_end(engine: Engine, logger: RunLogger, *, progress: bool) -> bool:
 # Settings and run folders
 
 
+def folder_of(out: Path | str | None) -> Path | None:
+    """The run folder; a URL is refused with the option that takes one."""
+    if out is not None and fileio.is_url(str(out)):
+        raise ValueError(f"{out}: is a URL; name a folder with --out, and the URL with --mirror")
+    return None if out is None else fileio.as_path(out)
+
+
 def open_mirror(
     path: Path | None, options: RunOptions, *, resume: bool, overwrite: bool, progress: bool
 ) -> Mirror | None:
     """The mirror of a run; the folder of a resumed run is restored from it where it is lost or behind."""
-    if path is not None and is_url(path):
-        raise ValueError(f"{path}: is a URL; name a folder with --out, and the URL with --mirror")
     if not options.mirror:
         return None
     if path is None:
@@ -245,6 +250,7 @@ def resolve_config(
     overrides: Mapping[str, Any],
 ) -> TrainConfig:
     """The settings of a run: of the run that is resumed, a whole config, or a preset; with overrides."""
+    check_kind("config", config, TrainConfig)
     if config is not None:
         if env is not None or algo is not None:
             raise ValueError("config: has its own env and algo; leave them out, or change them with config.changed")
@@ -262,10 +268,8 @@ def resolve_config(
 
 def resolve_seed(seed: int | None, resumed: Path | None) -> int:
     """The seed of a run: the given one, that of the run that is resumed, or 0."""
-    if seed is not None and not (isinstance(seed, numbers.Integral) and seed >= 0):
-        raise ValueError(f"seed = {seed!r}: must be an integer, at least 0")
     if seed is not None or resumed is None:
-        return seed or 0
+        return check_seed(0 if seed is None else seed)
     with fileio.naming(resumed / "config.json"):
         return int(runs.read(resumed, 0).config["seed"])
 
@@ -334,7 +338,7 @@ def default_settings() -> dict[str, Any]:
 
 def load_config(path: Path | str) -> TrainConfig:
     """The settings that a run folder of training was started with; `default_settings` for those that it lacks."""
-    found = runs.read(Path(path)).config
+    found = runs.read(path).config
     if found.get("command") != "train":
         raise ValueError(f"{path}: is a run of {found.get('command')!r}, not of 'train'")
     try:

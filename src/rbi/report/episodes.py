@@ -151,9 +151,11 @@ def find_policy(run: Run, given: Path | None) -> tuple[Policy, Path]:
     with fileio.naming(run.path / "config.json"):
         tested = run.config["settings"].get("policy") if run.config.get("command") == "certify" else None
         policies = list(run.config["settings"].get("policies", ()))
-    path = given or (Path(tested) if isinstance(tested, str) and tested and Path(tested).exists() else run.path)
+    path = given or (
+        fileio.as_path(tested) if isinstance(tested, str) and tested and fileio.as_path(tested).exists() else run.path
+    )
     if given is None and run.config.get("command") == RECORD:
-        recorded = [Path(each) for each in policies if isinstance(each, str)]
+        recorded = [fileio.as_path(each) for each in policies if isinstance(each, str)]
         path = next((each for each in recorded if each.is_dir()), path)
     return load_policy(path), path
 
@@ -164,7 +166,7 @@ def find_data(run: Run, policy: Policy, place: Path, given: Path | None) -> tupl
         settings = run.config["settings"]
         named = str(run.path) if run.config.get("command") == RECORD else settings.get("data", settings.get("path"))
         as_read = described_format(settings)
-    path = given or (Path(named) if isinstance(named, str) else None)
+    path = given or (fileio.as_path(named) if isinstance(named, str) else None)
     if path is None or (given is None and not path.exists()):
         return None
     format_ = settings.get("format") if given is None else None

@@ -10,13 +10,14 @@ import functools
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rbi import fileio, runs
+from rbi.config import Ge, check_seed, check_value
 from rbi.progress import echo
 from rbi.report.collect import collect
 from rbi.report.panels import Report
@@ -56,16 +57,19 @@ def write_report(
 
     >>> write_report(["runs/rbi-0", "runs/apex-0"], "comparison.html")      # doctest: +SKIP
     """
-    folders = [Path(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
+    seed = check_seed(seed)
+    check_value("episodes", episodes, Annotated[int, Ge(0)] | None)
+    given = paths if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    folders = [fileio.as_path(path) for path in given]
     if not folders:
         raise ValueError("name at least one run folder")
-    out = default_file(folders) if out is None else Path(out)
+    out = default_file(folders) if out is None else fileio.as_path(out)
     check_writable(out, overwrite=overwrite)
     report = collect(folders, title=title)
     report = with_viewers(
         report,
-        data=None if data is None else Path(data),
-        policy=None if policy is None else Path(policy),
+        data=None if data is None else fileio.as_path(data),
+        policy=None if policy is None else fileio.as_path(policy),
         episodes=episodes,
         seed=seed,
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkabl
 import numpy as np
 
 from rbi import fileio
-from rbi.config import Checked, Interval, check_fields
+from rbi.config import Checked, Interval, check_fields, check_kind
 from rbi.data.dataset import Dataset
 from rbi.data.episode import Array, Episode, RejectedEpisode
 from rbi.data.formats.agc import AgcConfig
@@ -105,9 +105,10 @@ def open_reader(path: Path | str, format_: Format | None = None, settings: Forma
     """The reader of the data at a path."""
     if format_ is not None and format_ not in get_args(Format):
         raise ValueError(f"format = {format_!r}: must be one of {', '.join(get_args(Format))}")
-    path = Path(path)
+    path = fileio.as_path(path)
     name = format_ or recognise(path)
     check_readable(path)
+    check_kind("settings", settings, FormatSettings)
     settings = settings or FormatSettings()
     if settings.table != TableConfig() and name not in FILES:
         raise ValueError(f"--table: {path} is read as {name}, not as a table")
@@ -177,7 +178,7 @@ def dataset_or_path(data: Any) -> Dataset | Path:
     """What the user gave as data. Raises TypeError if it is neither a dataset nor a path."""
     data = minari_folder(data) or data
     if isinstance(data, str | os.PathLike):
-        return Path(data)
+        return fileio.as_path(data)
     if not isinstance(data, Dataset):
         raise TypeError(
             f"the data is of type {type(data).__name__}: must be a Dataset or a path; rbi.Dataset.from_frame and "

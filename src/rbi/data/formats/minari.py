@@ -245,7 +245,7 @@ def write_minari(episodes: Iterable[Episode], spec: DatasetSpec, path: Path | st
     is the parent folder, `minari.MinariDataset(PATH / "data")` always. Formats are Minari's hdf5, arrow and parquet;
     the last two are slow for many episodes.
     """
-    path = Path(path).absolute()  # Minari joins relative paths twice
+    path = fileio.as_path(path).absolute()  # Minari joins relative paths twice
     if (path / "data").exists():
         raise ValueError(f"{path / 'data'}: already exists; name a new folder")
     growing = fileio.temporary_name(path / "data")

@@ -92,13 +92,15 @@ def read_frame(
 
 def schema_of_data(data: DatasetSpec | Dataset) -> TableSchema:
     """The columns and categories of a dataset in memory, or of its spec, which does not know the roles of others."""
+    if not isinstance(data, DatasetSpec | Dataset):
+        raise TypeError(f"like is of type {type(data).__name__}: must be an earlier rbi.Dataset, or its spec")
     spec, roles = (data.spec, data.table_roles) if isinstance(data, Dataset) else (data, {})
     return TableSchema(spec.features, spec.action_names, spec.has_action_masks, TableConfig.from_roles(roles))
 
 
 def schema_of(path: Path | str) -> TableSchema:
     """The columns and categories of a store, or those that a policy was trained with."""
-    path, name = Path(path), str(path)
+    path, name = fileio.as_path(path), str(path)
     fileio.check_exists(path)
     if is_store(path):
         spec, roles = read_config(path)
