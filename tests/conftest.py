@@ -4,6 +4,7 @@ Hypothesis is derandomised by default, so that every run tests the same examples
 examples, and many more of them; a failure prints how to reproduce it.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -29,6 +30,17 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that modules and tests are made of is garbage: looking for it takes seconds, and again in each test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
