@@ -91,7 +91,9 @@ def make_inputs(data: Path) -> None:
             )
         (data / "logs" / f"part{file}.csv").write_text("\n".join(lines) + "\n")
     command = ["data", "record", "random", "--env", "CartPole-v1", "--episodes", "40", *to(data / "store")]
-    assert run(command, data).code == 0
+    done = run(command, data)
+    assert done.code == 0, done.text
+    preload(done.modules)
 
 
 def content(out: Path) -> dict[str, Any]:
