@@ -44,6 +44,13 @@ def pytest_collection():
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are made but not drawn, half of the time of a short command: for tests about something else."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: file.write(b"figure"))
+    monkeypatch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda _: None)
+
+
+@pytest.fixture
 def default_sighup():
     """SIGHUP as in a terminal: tests that run under `nohup` ignore it, and so would their processes."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
