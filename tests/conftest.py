@@ -10,8 +10,9 @@ import shutil
 import signal
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # pytest-xdist already uses every core; waiting threads of BLAS spin
-# Outside of jax.jit, XLA compiles every operation alone for one use; optimising them takes longer than all the rest.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Outside of jax.jit, XLA compiles every operation alone for one use; optimising them, or splitting them among threads,
+# takes longer than all the rest.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
 
 import jax
 import pytest
