@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import rbi
+from rbi.cli import COMMANDS
+
 WRITES = os.O_WRONLY | os.O_RDWR
 SECONDS = 120
 
@@ -113,6 +116,13 @@ def preload(modules: Sequence[str]) -> None:
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+
+
+def preload_package() -> None:
+    """Import what any command needs, before the first of them is run in a child."""
+    for name in rbi.__all__:
+        getattr(rbi, name)
+    preload([module for module, *_ in COMMANDS.values()])
 
 
 def run(argv: Sequence[str], root: Path, fault: Fault | None = None) -> Outcome:
