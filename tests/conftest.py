@@ -4,13 +4,15 @@ Hypothesis is derandomised by default, so that every run tests the same examples
 examples, and many more of them; a failure prints how to reproduce it.
 """
 
+import gc
 import os
 import shutil
 import signal
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # pytest-xdist already uses every core; waiting threads of BLAS spin
-# Outside of jax.jit, XLA compiles every operation alone for one use; optimising them takes longer than all the rest.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Outside of jax.jit, XLA compiles every operation alone for one use; optimising them, or splitting them among threads,
+# takes longer than all the rest.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
 
 import jax
 import pytest
@@ -29,6 +31,24 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that modules and tests are made of is garbage: looking for it takes seconds, and again in each test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are made but not drawn, half of the time of a short command: for tests about something else."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: file.write(b"figure"))
+    monkeypatch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda _: None)
 
 
 @pytest.fixture

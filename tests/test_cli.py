@@ -1,6 +1,8 @@
 """The command line: help, version, presets, run folders, and one line for each mistake."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -115,6 +117,7 @@ def test_a_tilde_that_the_shell_left_is_the_home_directory(words, tmp_path, monk
     assert not (tmp_path / "~").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_rules_writes_a_run_folder_and_shows_its_table(tmp_path, capsys):
     out = tmp_path / "run"
     assert cli.main(["rules", "--out", str(out), "--beta", "0.5", "0.5", "--advantage", "-1", "1", "--seed", "3"]) == 0
@@ -139,21 +142,27 @@ def test_rules_shows_improvements_of_any_size(tmp_path, capsys):
         assert re.search(rf"0\.25 +{re.escape(improvement)} +0\.05", capsys.readouterr().out)
 
 
-def test_rules_writes_its_figure_as_png_and_pdf(tmp_path):
-    assert cli.main(["rules", "--out", str(tmp_path / "run")]) == 0
-    png, pdf = tmp_path / "run" / "figures" / "rules.png", tmp_path / "run" / "figures" / "rules.pdf"
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The folder of `rbi rules` without options."""
+    out = tmp_path_factory.mktemp("rules") / "run"
+    assert cli.main(["rules", "--out", str(out)]) == 0
+    return out
+
+
+def test_rules_writes_its_figure_as_png_and_pdf(compared):
+    png, pdf = compared / "figures" / "rules.png", compared / "figures" / "rules.pdf"
     image = matplotlib.image.imread(png)
     assert image.shape[0] > 500
     assert image[..., :3].std() > 0.05  # something is drawn
     assert pdf.read_bytes().startswith(b"%PDF")
-    assert runs.read(tmp_path / "run").figures == [png]
+    assert runs.read(compared).figures == [png]
 
 
-def test_the_same_command_gives_the_same_result(tmp_path):
-    for name in ("a", "b"):
-        cli.main(["rules", "--out", str(tmp_path / name)])
-    assert (tmp_path / "a" / "result.json").read_bytes() == (tmp_path / "b" / "result.json").read_bytes()
-    assert (tmp_path / "a" / "figures" / "rules.png").read_bytes() == (tmp_path / "b/figures/rules.png").read_bytes()
+def test_the_same_command_gives_the_same_result(compared, tmp_path):
+    cli.main(["rules", "--out", str(tmp_path / "run")])
+    for name in ("result.json", "figures/rules.png"):
+        assert (tmp_path / "run" / name).read_bytes() == (compared / name).read_bytes()
 
 
 def test_without_out_a_new_folder_is_made_under_runs(tmp_path, monkeypatch):
@@ -211,6 +220,7 @@ def test_bandit_regret_draws_figure_1_and_compares_it_with_a_simulation(tmp_path
     assert "reroute(0.5,2)" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_rules_are_shown_in_their_canonical_spelling(tmp_path, capsys):
     rules = ["reroute(.5, 1.5)", "forward_kl( radius=.1)"]
     assert cli.main(["bandit", "regret", "--points", "5", "--rules", *rules, "--out", str(tmp_path / "a")]) == 0
@@ -221,6 +231,7 @@ def test_rules_are_shown_in_their_canonical_spelling(tmp_path, capsys):
     assert "…" not in shown
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_bandit_learn_gives_the_same_curves_whatever_the_number_of_workers(tmp_path, capsys):
     for workers in ("1", "2"):
         arguments = ["bandit", "learn", "--repetitions", "20", "--steps", "50", "--workers", workers, "--seed", "5"]
@@ -256,6 +267,7 @@ def test_a_folder_with_other_files_is_not_overwritten(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_brackets_in_a_path_are_not_markup(tmp_path, capsys):
     assert cli.main(["rules", "--rules", "greedy", "--out", str(tmp_path / "[/x]")]) == 0
     assert "[/x]" in capsys.readouterr().out
@@ -276,9 +288,17 @@ SMALL = ("spi", "--worlds", "chicken(0.1)", "grid(0.7)", "--sizes", "20", "60", 
 FEW = ("--algorithms", "basic_rl", "pi_b_spibb(7)", "--resamples", "50", "--workers", "1")
 
 
-def test_spi_writes_scores_tables_and_a_figure_a_world(tmp_path, capsys):
-    out = tmp_path / "run"
-    assert cli.main([*SMALL, *FEW, "--out", str(out)]) == 0
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    """The folder of a study, and what the command printed."""
+    out, shown = tmp_path_factory.mktemp("study") / "run", io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert cli.main([*SMALL, *FEW, "--out", str(out)]) == 0
+    return out, shown.getvalue()
+
+
+def test_spi_writes_scores_tables_and_a_figure_a_world(studied):
+    out, shown = studied
     run = runs.read(out)
     river, grid = run.finished()["worlds"]
     assert river["algorithms"] == ["basic_rl", "pi_b_spibb(7)", study.COUNT_AWARE]
@@ -286,14 +306,13 @@ def test_spi_writes_scores_tables_and_a_figure_a_world(tmp_path, capsys):
     assert np.shape(grid["summary"]["mean"]) == (2, 3)
     assert np.shape(grid["summary"]["cvar_lead"]) == (1, 3, 2, 3)
     assert {p.name for p in run.figures} == {"chicken-0.1.png", "grid-0.7.png"}
-    shown = capsys.readouterr().out
     assert "Wet Chicken, epsilon = 0.1, 60 repetitions" in shown
     assert f"{river['summary']['mean'][0][0]:.2f}/{river['summary']['cvar'][0][0]:.2f}" in shown
 
 
-def test_spi_stopped_at_any_block_resumes_to_the_same_result(tmp_path, capsys):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert cli.main([*SMALL, *FEW, "--out", str(whole)]) == 0
+@pytest.mark.usefixtures("undrawn")
+def test_spi_stopped_at_any_block_resumes_to_the_same_result(studied, tmp_path, capsys):
+    (whole, _), broken = studied, tmp_path / "broken"
     shutil.copytree(whole, broken)
     (broken / "result.json").unlink()
     lines = (broken / "metrics.jsonl").read_bytes().split(b"\n")
@@ -324,9 +343,10 @@ def test_invalid_spi_options_give_one_line(tmp_path, monkeypatch, capsys, argume
     assert err.count("\n") == 1
 
 
-def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
+@pytest.mark.usefixtures("undrawn")
+def test_spi_resumes_only_a_study_with_the_same_settings(studied, tmp_path, capsys):
     out = str(tmp_path / "run")
-    assert cli.main([*SMALL, *FEW, "--out", out]) == 0
+    shutil.copytree(studied[0], out)
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume", "--seed", "4"]) == 2
     assert "was started with seed = 0, not 4" in capsys.readouterr().err
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -339,7 +359,7 @@ def test_spi_resumes_only_a_study_with_the_same_settings(tmp_path, capsys):
     (tmp_path / "run" / "metrics.jsonl").write_text('{"a": 1}\n')
     assert cli.main([*SMALL, *FEW, "--out", out, "--resume"]) == 2
     assert "metrics.jsonl, line 1: is not a block of scores" in capsys.readouterr().err
-    cli.main(["rules", "--out", str(tmp_path / "rules")])
+    cli.main(["rules", "--rules", "greedy", "--out", str(tmp_path / "rules")])
     assert cli.main([*SMALL, *FEW, "--out", str(tmp_path / "rules"), "--resume"]) == 2
     assert "is a run of 'rules', not of 'spi'" in capsys.readouterr().err
     assert cli.main([*SMALL, *FEW, "--out", str(tmp_path / "none"), "--resume"]) == 2

@@ -46,6 +46,7 @@ def start_server(words):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_deployment_guide_runs_from_a_log_to_the_next_round(tmp_path, monkeypatch):
     for package in ("onnxruntime", "onnxscript", "uvicorn"):
         pytest.importorskip(package)

@@ -97,6 +97,7 @@ def run_command(words):
         if blocks(page, "python")
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_python_blocks_run_and_print_what_their_comments_say(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")

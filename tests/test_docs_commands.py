@@ -112,6 +112,7 @@ def reason_not_to_run(command):
         if name != "docs/deploy.md" and not all(reason_not_to_run(each) for each in console_commands(page))
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_the_commands_of_a_page_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")

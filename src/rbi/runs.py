@@ -33,6 +33,7 @@ from typing import Any, Self
 from rbi import __version__, fileio
 from rbi.suggestions import nearest
 
+DPI = 200  # of figures
 VERSIONED_PACKAGES = ("numpy", "torch", "scipy", "array-api-compat", "matplotlib")
 RUN_FILES = re.compile(
     r"config\.json|metrics\.jsonl|result\.json|report\.html|figures|checkpoints|policies|tensorboard|runs|"
@@ -160,13 +161,17 @@ class Writer:
     def figure(self, name: str, figure: Any) -> None:
         """Write a matplotlib figure as figures/NAME.png and figures/NAME.pdf."""
         (self.path / "figures").mkdir(exist_ok=True)
-        for kind in ("pdf", "png"):  # `check_only_run_files` knows figures of runs by their PDF
-            drawn = io.BytesIO()  # matplotlib hides an error of writing, such as a full disk, behind one of its own
-            with warnings.catch_warnings():  # names in data may have letters that no font here has
-                warnings.filterwarnings("ignore", r"Glyph .* missing from font")
-                figure.savefig(drawn, format=kind, dpi=200)
-            write = functools.partial(Path.write_bytes, data=drawn.getvalue())
-            fileio.atomic_write(self.path / "figures" / f"{name}.{kind}", write)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph .* missing from font")  # names in data may have any letters
+            figure.set_dpi(DPI)
+            if layout := figure.get_layout_engine():  # places everything once; `savefig` would, twice for each file
+                layout.execute(figure)
+                figure.set_layout_engine(None)
+            for kind in ("pdf", "png"):  # `check_only_run_files` knows figures of runs by their PDF
+                drawn = io.BytesIO()  # matplotlib hides an error of writing, such as a full disk, behind one of its own
+                figure.savefig(drawn, format=kind, dpi=DPI)
+                write = functools.partial(Path.write_bytes, data=drawn.getvalue())
+                fileio.atomic_write(self.path / "figures" / f"{name}.{kind}", write)
 
     def close(self) -> None:
         os.close(self._metrics)
@@ -350,9 +355,12 @@ def check_only_run_files(path: Path) -> None:
 def versions() -> dict[str, str]:
     """Versions of the packages that results may depend on."""
     found = {"rbi": __version__, "python": sys.version.split()[0]}
-    for name in VERSIONED_PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return found | {name: installed_version(name) for name in VERSIONED_PACKAGES}
+
+
+@functools.cache  # parsing the metadata of these packages takes 30 ms, and a sweep has many runs
+def installed_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -53,6 +53,7 @@ def test_deploy_is_exit_status_0_and_the_folder_holds_the_certified_policy(polic
     assert rbi.load_policy(tmp_path / "out").rule == rbi.Reroute(0.5, 1.5)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_python_writes_the_folder_that_the_command_writes(policy, tmp_path):
     log, settings = write_log(tmp_path / "log.csv", (0.3, 0.6)), FormatSettings(table=TableConfig(one_step=True))
     certify(policy, log, tmp_path / "command")
@@ -128,6 +129,7 @@ def test_texts_that_the_training_data_has_not_are_evaluated_as_the_policy_sees_t
     assert "201 of 401 steps have no text in 'segment'" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_table_is_read_as_the_one_that_trained_the_policy_unless_columns_are_named(tmp_path, capsys):
     rng = np.random.default_rng(0)
     for name in ("log", "later"):
@@ -181,6 +183,7 @@ def test_a_policy_of_a_dataframe_knows_the_columns_of_a_file(tmp_path, capsys):
     assert in_memory.lower == saved.lower
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_our_own_parquet_export_is_read_as_it_is_encoded(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -78,6 +78,7 @@ def stopped(out, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_stopped_by_a_signal_resumes_to_the_same_metrics(how, uninterrupted, tmp_path):
     status, err = stopped(tmp_path / "run", how)
     if how == signal.SIGKILL:
@@ -128,6 +129,7 @@ def test_an_atari_game_that_does_not_exist_gets_a_suggestion(tmp_path, monkeypat
     assert "no such Atari game; did you mean breakout" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_resumes_with_its_own_settings_whatever_the_preset_is_by_now(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path / "run")
     small = PRESETS["small"]
@@ -156,6 +158,7 @@ def remove_new_settings(settings):
     del settings["actor"]["reward_scale"], settings["schedule"]["env_processes"], settings["noop_max"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_of_a_version_without_some_settings_resumes_as_it_was(edit_settings, tmp_path, capsys):
     """Preset `small`, which it was started with, measures the size of rewards by now."""
     command = edit_settings(remove_new_settings)
@@ -252,6 +255,7 @@ def test_defaults_depend_on_the_kind_of_environment_and_a_sweep_passes_on_only_w
     assert changed_settings(parts["actor"], lake.actor, {"c_greedy"}) == {"c_greedy": lake.actor.c_greedy}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_resumed_sweep_keeps_the_settings_of_its_environments(tmp_path):
     out = tmp_path / "sweep"
     envs = ["CartPole-v1", "FrozenLake-v1(is_slippery=False, max_episode_steps=20)"]

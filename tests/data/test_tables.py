@@ -36,6 +36,7 @@ from rbi.data.formats.table_features import encode_rows
 from rbi.data.formats.tables import TableConfig
 from rbi.data.importing import import_dataset
 from rbi.data.store import Store, StoreWriter
+from tests.generators import examples
 
 from .episodes import assert_same, episode, some_episodes
 
@@ -146,7 +147,7 @@ def test_what_the_parquet_writer_wrote_is_read_back_in_every_field(episodes, gro
 
 
 @given(some_episodes(frames=((3,), (12,))), st.integers(0, 2**32), st.sampled_from([".csv", ".parquet"]), st.data())
-@settings(max_examples=60)
+@examples(0.5)
 def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episodes, seed, suffix, data):
     columns = flat_columns(episodes, np.random.default_rng(seed))
     rows = len(columns["t"])

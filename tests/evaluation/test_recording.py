@@ -236,6 +236,7 @@ def test_the_ball_following_policy_beats_the_random_policy(env):
     assert scores[1] > scores[0] + 20
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = "--schedule.updates 40 --schedule.learning-starts 200 --schedule.hidden-size 16 --eval-episodes 0"
@@ -259,6 +260,7 @@ def test_the_command_records_a_population_of_a_training_run_and_resumes(tmp_path
     assert list(again.verify()) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_library_and_the_command_line_record_the_same_episodes_and_continue_each_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = rbi.record("random", "CartPole-v1", episodes=3, epsilon=0.5, seed=4, out="library", progress=False)

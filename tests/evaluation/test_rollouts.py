@@ -347,13 +347,13 @@ def short(config, num_envs):
 
 
 @pytest.mark.parametrize(
-    ("env", "obs_spec"),
+    ("env", "obs_spec", "num_groups"),
     [
-        ("CartPole-v1", ObservationSpec((4,), 1, 2)),
-        ("ALE/Breakout-v5", ObservationSpec((84, 84), 4, 4)),
+        ("CartPole-v1", ObservationSpec((4,), 1, 2), 1),
+        ("CartPole-v1", ObservationSpec((4,), 1, 2), 2),
+        ("ALE/Breakout-v5", ObservationSpec((84, 84), 4, 4), 2),
     ],
 )
-@pytest.mark.parametrize("num_groups", [1, 2])
 def test_an_evaluator_that_was_interrupted_evaluates_as_a_new_one(env, obs_spec, num_groups):
     shared = nets(0, obs_spec=obs_spec)
     policies = [Policy(shared, Greedy(), 0.5), Policy(shared, Behavior())]

@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import rbi
+from rbi.cli import COMMANDS
+
 WRITES = os.O_WRONLY | os.O_RDWR
 SECONDS = 120
 
@@ -115,6 +118,13 @@ def preload(modules: Sequence[str]) -> None:
             importlib.import_module(name)
 
 
+def preload_package() -> None:
+    """Import what any command needs, before the first of them is run in a child."""
+    for name in rbi.__all__:
+        getattr(rbi, name)
+    preload([module for module, *_ in COMMANDS.values()])
+
+
 def run(argv: Sequence[str], root: Path, fault: Fault | None = None) -> Outcome:
     """Run an `rbi` command in a forked child, whose operations below `root` are counted."""
     said, counted = root.with_suffix(".said"), root.with_suffix(".operations")
@@ -145,6 +155,7 @@ def run_child(argv: Sequence[str], operations: FileOperations, said: Path, count
         store.BUFFERED_BYTES = 1  # every episode is one flush
         fileio.LEFTOVER_SECONDS = 0  # no other process is about to lock what it has just made
         Figure.savefig = lambda _, file, **__: file.write(b"figure")  # drawing takes most of the time
+        Figure.get_layout_engine = lambda _: None
         operations.install()
         code = main(list(argv))
     except BaseException:

@@ -26,7 +26,7 @@ import numpy as np
 
 from rbi import runs
 from rbi.data.store import Store, is_store
-from tests.faults.injection import Fault, Outcome, preload, run
+from tests.faults.injection import Fault, Outcome, preload, preload_package, run
 
 VARIES = re.compile(r"seconds|per_second|resumed|started|argv|path|sampled")
 EPISODES = 8
@@ -80,6 +80,7 @@ def to(out: Path) -> list[str]:
 
 def make_inputs(data: Path) -> None:
     """A folder of CSV files, with one unusable episode, and a store."""
+    preload_package()
     rng = np.random.default_rng(0)
     (data / "logs").mkdir(parents=True)
     for file in range(4):
@@ -91,7 +92,9 @@ def make_inputs(data: Path) -> None:
             )
         (data / "logs" / f"part{file}.csv").write_text("\n".join(lines) + "\n")
     command = ["data", "record", "random", "--env", "CartPole-v1", "--episodes", "40", *to(data / "store")]
-    assert run(command, data).code == 0
+    done = run(command, data)
+    assert done.code == 0, done.text
+    preload(done.modules)
 
 
 def content(out: Path) -> dict[str, Any]:

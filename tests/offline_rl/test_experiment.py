@@ -412,6 +412,7 @@ def test_policies_of_data_with_masks_insist_on_them_and_take_legal_actions_only(
     assert policy.predict_proba(states, np.eye(5, dtype=bool)) == pytest.approx(np.eye(5))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_masks_of_the_data_may_be_ignored_where_the_environment_needs_none(tmp_path, capfd):
     data, settings = store(tmp_path / "store", masks=True, episodes=40), ["--preset", "small", "--updates", "5"]
     words = ["offline", str(data), "--rules", "greedy", "--baselines", "dqfd", "--evaluations", "1", "--episodes", "2"]

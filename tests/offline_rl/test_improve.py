@@ -213,6 +213,7 @@ def test_action_masks_limit_beta_and_pi(tmp_path):
     assert all(taken)  # no probability goes to or comes from an illegal action
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_bandit_log_is_improved_and_text_features_have_names(tmp_path, capsys):
     rng = np.random.default_rng(0)
     chances = {"old": [0.1, 0.7], "young": [0.6, 0.2]}
@@ -333,6 +334,7 @@ def test_resuming_a_complete_run_returns_its_result(images):
     np.testing.assert_allclose(result.policy.predict_proba(states), rbi.load_policy(whole).predict_proba(states))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_resumes_only_with_its_data_test_set_and_settings(logs, improved, tmp_path, capsys, monkeypatch):
     out = Path(shutil.copytree(improved, tmp_path / "run"))
     (out / "result.json").unlink()
@@ -352,6 +354,7 @@ def test_a_run_resumes_only_with_its_data_test_set_and_settings(logs, improved, 
     assert_same_run(out, improved)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_of_a_version_without_a_setting_resumes_with_its_default(logs, improved, tmp_path, capsys):
     out = Path(shutil.copytree(improved, tmp_path / "run"))
     (out / "result.json").unlink()
@@ -380,6 +383,7 @@ def test_a_report_about_the_data_does_not_change_it(tmp_path):
     assert fingerprint(store) != before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_table_is_resumed_with_the_columns_of_its_start(tmp_path, capsys):
     """Without --table options other columns would be read: those with the usual names."""
     rows = [{**row, "other": 1 - row["action"]} for row in two_states(40)]
@@ -524,6 +528,7 @@ def test_a_log_with_rejected_rows_decides_nothing(tmp_path):
     assert "3 rejected episodes may differ from the others" in result.numbers["decision"]["refused"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_player_is_in_two_parts_and_the_decision_is_about_players_if_they_are_the_unit(tmp_path):
     """The test set has none of the players that trained or selected the policy."""
     rng = np.random.default_rng(0)

@@ -181,6 +181,7 @@ def test_a_recorded_store_shows_its_statistics_and_what_the_recorded_policy_woul
     assert section["warnings"] == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_without_a_policy_have_no_warning_about_the_viewer(tmp_path):
     assert main(["rules", "--out", str(tmp_path / "run")]) == 0
     (section,) = page_data(rbi.write_report(tmp_path / "run", tmp_path / "page.html", progress=False))["runs"]
@@ -196,6 +197,7 @@ def test_actions_of_atari_games_have_names():
     assert envs.action_names("CartPole-v1", 2) == ()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_store_that_has_lost_episodes_is_read_as_its_run_read_it(tmp_path, improved):
     log, store, out = improved.parent / "log.csv", tmp_path / "store", tmp_path / "run"
     assert main(["data", "import", str(log), "--out", str(store)]) == 0

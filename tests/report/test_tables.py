@@ -24,6 +24,7 @@ def words(lines):
     return {word for line in lines if "─" not in line for word in line.split()}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_rules_are_shown_with_their_names_and_numbers(tmp_path):
     cli.main(["rules", "--out", str(tmp_path / "run")])
     run = runs.read(tmp_path / "run")

@@ -256,7 +256,8 @@ def test_parameters_of_all_rules_may_differ_per_state():
 def test_parameters_may_enlarge_the_batch(library):
     beta, advantage = (array(library, x) for x in ([0.5, 0.3, 0.2], [0.0, 1.0, 2.0]))
     column = array(library, np.linspace(0.1, 0.3, 5)[:, None])
-    for rule in (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq):
+    rules = (rbi.max_tv, rbi.max_ppo, rbi.forward_kl, rbi.backward_kl, rbi.bcq)
+    for rule in (rbi.max_tv, rbi.forward_kl) if library == "jax" else rules:  # as in JAX_RULES
         assert rule(beta, advantage, column).shape == (5, 3), rule
     assert rbi.max_reroute(beta, advantage, column, 1 + column).shape == (5, 3)
 

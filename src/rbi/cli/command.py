@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Command")
 
 MAX_RULES = 8  # distinguishable in one figure
+NO_TEXTS = (tyro.conf.HelptextFromCommentsOff,)  # help pages are ours: tyro need not search the source of each config
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def parse(command: type[C], argv: Sequence[str], prog: str) -> C:
         pages.show_page(pages.command_page(command, prog, default, everything=pages.HELP_ALL in argv))
         raise SystemExit(0)
     check_names(command, argv, prog)
-    return tyro.cli(command, args=argv, prog=prog, default=tyro.MISSING_NONPROP if default is None else default)
+    start = tyro.MISSING_NONPROP if default is None else default
+    return tyro.cli(command, args=argv, prog=prog, default=start, config=NO_TEXTS)
 
 
 def with_home(word: str) -> str:
@@ -158,7 +160,7 @@ def parse_unchecked(command: type[C], argv: Sequence[str]) -> C | None:
     unchecked: type[C] = dataclass(frozen=True)(type(command.__name__, (command,), {"__post_init__": lambda _: None}))
     options = [word for word in argv if word not in (*pages.HELP, pages.HELP_ALL)]
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-        return tyro.cli(unchecked, args=options, console_outputs=False)
+        return tyro.cli(unchecked, args=options, console_outputs=False, config=NO_TEXTS)
     return None
 
 
