@@ -111,10 +111,10 @@ def _hints(cls: Any) -> dict[str, Any]:
 def check_value(name: str, value: Any, hint: Any) -> None:
     """Raise ValueError unless a value is what an annotation says, as those of fields.
 
-    >>> check_value("seeds", 0, Annotated[int, Ge(1)])
+    >>> check_value("seeds", 0.5, int)
     Traceback (most recent call last):
     ...
-    ValueError: seeds = 0: must be at least 1
+    ValueError: seeds = 0.5: must be an integer
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
