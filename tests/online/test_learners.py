@@ -378,8 +378,8 @@ def test_improved_from_the_target_networks_a_policy_stays_in_the_reroute_set_of_
 
 
 def test_settings_that_contradict_improvement_from_the_target_networks_are_refused():
-    with pytest.raises(ValueError, match="improve_from = target: needs bootstrap_policy = rule, not stored"):
-        LearnerConfig(improve_from="target")
+    with pytest.raises(ValueError, match="improve_from = target: needs bootstrap_policy = rule, not net"):
+        TrainConfig.preset("CartPole-v1", improve_from="target", bootstrap_policy="net")
     with pytest.raises(ValueError, match="improve_from = target: needs improve_in = both or learner"):
         TrainConfig.preset("CartPole-v1", improve_from="target", improve_in="actor")
     assert TrainConfig.preset("CartPole-v1", improve_from="target").learner.improve_from == "target"

@@ -150,11 +150,6 @@ class LearnerConfig(Checked):
                 f"target_update_interval = {self.target_update_interval}: not a multiple of "
                 f"updates_per_sample = {self.updates_per_sample}"
             )
-        if self.improve_from == "target" and self.bootstrap_policy != "rule":
-            raise ValueError(
-                f"improve_from = target: needs bootstrap_policy = rule, not {self.bootstrap_policy}: the improved "
-                "policy of the target networks is the one whose value is learned"
-            )
 
 
 @dataclass(frozen=True)
@@ -236,10 +231,16 @@ class TrainConfig(Checked):
         if self.schedule.env_processes and self.env.is_atari:
             processes = self.schedule.env_processes
             raise ValueError(f"env_processes = {processes}: Atari games have their own processes; set env_threads")
-        if self.algo == "rbi" and self.learner.improve_from == "target" and self.actor.improve_in == "actor":
-            raise ValueError(
-                "improve_from = target: needs improve_in = both or learner; the actor alone applies the rule"
-            )
+        if self.algo == "rbi" and self.learner.improve_from == "target":
+            if self.actor.improve_in == "actor":
+                raise ValueError(
+                    "improve_from = target: needs improve_in = both or learner, where the learner improves"
+                )
+            if self.learner.bootstrap_policy != "rule":
+                raise ValueError(
+                    f"improve_from = target: needs bootstrap_policy = rule, not {self.learner.bootstrap_policy}: the "
+                    "value that is learned is that of the improved policy of the target networks"
+                )
         sampled = self.learner.batch_size * per_sample
         if sampled > self.replay.capacity:
             raise ValueError(
