@@ -314,3 +314,11 @@ def test_the_papers_table_has_its_scores_and_marks_games_that_were_not_run():
     by_game = {row[0]: row[1:] for row in zip(*(column.cells for column in table.columns), strict=True)}
     assert [column.header for column in table.columns][3:6] == ["Rainbow", "Ape-X, paper", "RBI, paper"]
     assert by_game["Breakout"] == ("1.7", "30.5", "417.5", "515.2", "780.4", "not run", "not run")
+
+
+def test_a_setting_may_need_another_one_that_the_preset_has(capsys):
+    """Not of the paper's defaults, which options are read with first."""
+    words = ["train", "CartPole-v1", "--learner.improve-from", "target"]
+    assert cli.parse(words).learner.bootstrap_policy == "rule"
+    assert cli.main([*words, "--preset", "paper", "--actor.improve-in", "both"]) == 2
+    assert "improve_from = target: needs bootstrap_policy = rule, not stored" in capsys.readouterr().err
