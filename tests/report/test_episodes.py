@@ -205,3 +205,18 @@ def test_a_store_that_has_lost_episodes_is_read_as_its_run_read_it(tmp_path, imp
     arguments = ["--updates", "5", "--holdout-fraction", "0.5", "--max-lost", "0.6"]
     assert main(["improve", str(store), *arguments, "--out", str(out)]) == 0
     assert make_viewer(runs.read(out), budget=ROOM) is not None
+
+
+def test_a_certificate_of_data_in_memory_has_no_viewer_and_does_not_take_the_current_folder_for_it(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    steps, rng = 200, np.random.default_rng(0)
+    data = rbi.Dataset.from_arrays(
+        rng.normal(size=(steps, 2)), rng.integers(2, size=steps), rng.integers(2, size=steps), np.ones(steps, bool),
+        action_probs=np.full(steps, 0.5),
+    )  # fmt: skip
+    policy = Policy(make_networks(ObservationSpec((2,), 1, 2), NetworkConfig(8), 0), rbi.Reroute(0.5, 1.5))
+    rbi.certify(policy, data, return_range=(0, 1), progress=False, out="certified")
+    assert rbi.write_report("certified", out="page.html").exists()
+    assert "viewer" not in capsys.readouterr().err

@@ -140,8 +140,8 @@ class LearnerConfig(Checked):
     afresh to the policy network and the target network."""
     improve_from: Literal["latest", "target"] = "latest"
     """The networks that the learner applies the rule to, where it does: the latest ones, so that every update imitates
-    an improvement of the last one's result; or the target networks, so that the policy of one target update stays
-    within c_min and c_max of the policy of the one before."""
+    an improvement of the last one's result; or the target networks, so that the policy to imitate stays within c_min
+    and c_max of the last target update's, but for the greedy mix."""
 
     def __post_init__(self) -> None:
         check_fields(self)

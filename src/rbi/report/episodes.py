@@ -166,7 +166,7 @@ def find_data(run: Run, policy: Policy, place: Path, given: Path | None) -> tupl
         settings = run.config["settings"]
         named = str(run.path) if run.config.get("command") == RECORD else settings.get("data", settings.get("path"))
         as_read = described_format(settings)
-    path = given or (fileio.as_path(named) if isinstance(named, str) else None)
+    path = given or (fileio.as_path(named) if isinstance(named, str) and named else None)  # empty: data in memory
     if path is None or (given is None and not path.exists()):
         return None
     format_ = settings.get("format") if given is None else None
