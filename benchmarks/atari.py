@@ -84,11 +84,11 @@ class Suite:
     entries: tuple[tuple[str, str], ...]
     seeds: tuple[int, ...]
     frames: int
-    dropped: tuple[tuple[str, str], ...] = ()
-    """Pairs whose first runs lost by far: they are shown, and get no further runs."""
+    ended: tuple[tuple[str, str], ...] = ()
+    """Pairs that are shown and get no further runs: an earlier preset, and settings that lost."""
 
     def cells(self):
-        """All runs of the suite, without those of dropped pairs."""
+        """All runs of the suite, without those of pairs that have ended."""
         return [
             Cell(game, algo, variant, seed, self.frames)
             for game, seed, (algo, variant) in itertools.product(self.games, self.seeds, self.entries)
@@ -96,16 +96,17 @@ class Suite:
 
 
 BOTH = (("rbi", "base"), ("apex", "base"))
+FROM_LATEST = tuple(("rbi", f"latest{rest}") for rest in ("", "-cmin0", "-cmin.01", "-cmax2-greedy.01"))
 SUITES = {
-    "twelve": Suite(PAPER_GAMES, BOTH, (0, 1, 2), 10 * MILLION),
+    "twelve": Suite(PAPER_GAMES, BOTH, (0, 1, 2), 10 * MILLION, ended=(("rbi", "latest"),)),
     "tuning": Suite(
         ("Assault", "Phoenix", "BeamRider", "Pong"),  # none of them is among the twelve
-        (*BOTH, ("rbi", "cmax2"), ("rbi", "cmin0"), ("rbi", "cmin.01"), ("apex", "n5")),
+        (*BOTH, ("rbi", "cmax2"), ("apex", "n5")),
         (0, 1, 2),
         4 * MILLION,
-        dropped=(("rbi", "cmax2-greedy.01"), ("rbi", "stored"), ("rbi", "stored-cmax2")),
+        ended=(*FROM_LATEST, ("rbi", "latest-cmax2"), ("rbi", "stored"), ("rbi", "stored-cmax2")),
     ),
-    "pong": Suite(("Pong",), (*BOTH, ("rbi", "cmin0")), (0, 1, 2), 10 * MILLION, dropped=(("rbi", "cmax2-greedy.01"),)),
+    "pong": Suite(("Pong",), (*BOTH, ("rbi", "cmax2")), (0, 1, 2), 10 * MILLION, ended=FROM_LATEST),
     "long": Suite(("Breakout", "Seaquest", "SpaceInvaders"), BOTH, (0,), 50 * MILLION),
 }
 

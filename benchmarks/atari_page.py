@@ -40,7 +40,7 @@ CAUSES = {  # of a lead, perhaps
     "moved_mass": "the mass that the rule moves",
     "q": "the mean Q",
 }
-RBI, PEER, WITHOUT_FLOOR = ("rbi", "base"), ("apex", "base"), ("rbi", "cmin0")
+RBI, LATEST, PEER = ("rbi", "base"), ("rbi", "latest"), ("apex", "base")
 PONG_ACTIONS, PONG_AIM = 6, 18
 
 HEAD = """
@@ -57,24 +57,29 @@ SECTIONS = {
     "twelve": """
 ### The paper's twelve games, {frames:g} million frames
 
-{there} of {all} runs are done. Published scores are for orientation: the paper's RBI and Ape-X learned for 3,125,000
-updates, Rainbow from 200 million frames, Ape-X and R2D2 from billions.
+{there} of {all} runs are done. *Latest networks*: the preset before
+[decision 033](decisions/033-improve-the-target-networks.md), whose runs are not repeated. Published scores are for
+orientation: the paper's RBI and Ape-X learned for 3,125,000 updates, Rainbow from 200 million frames, Ape-X and R2D2
+from billions.
 """,
     "tuning": """
 ### Settings, compared on four other games, {frames:g} million frames
 
-{there} of {all} runs are done. The first column is the preset, chosen from these runs: reroute(0.1,10), and a learner
-that imitates, and bootstraps with, the rule applied to its current networks. *Stored policies*: the learner uses the
-policies that actors stored, as in the paper (`--actor.improve-in actor --learner.bootstrap-policy stored`); the two
-options have not been measured separately. reroute(0.1,2) is the paper's. What c_min and c_max do to the policy
-network: [decision 032](decisions/032-what-the-bounds-do-online.md). Dropped after their first runs, which lost by far:
-{dropped}.
+{there} of {all} runs are done. The first row is the preset, chosen from these runs: reroute(0.1,10), and a learner
+that imitates, and bootstraps with, the rule applied to its target networks
+([decision 033](decisions/033-improve-the-target-networks.md)). *Latest networks*: applied to those of the last update
+instead. *Stored policies*: the learner uses the policies that actors stored, as in the paper
+(`--actor.improve-in actor --learner.bootstrap-policy stored --learner.improve-from latest`); the two options have not
+been measured separately. reroute(0.1,2) is the paper's. What c_min and c_max do to the policy network:
+[decision 032](decisions/032-what-the-bounds-do-online.md). Settings with the latest networks or
+stored policies get no further runs; the figure shows the others, and the preset before.
 """,
     "pong": """
 ### Pong, {frames:g} million frames
 
 {there} of {all} runs are done. After 4 million frames the seeds of both algorithms are far apart; here they learn for
-as long as in the twelve games. The aim is {aim} in every seed. Dropped after one run: {dropped}.
+as long as in the twelve games. The aim is {aim} in every seed. Settings with the latest networks get no
+further runs; the figure shows the others, and the preset before.
 """,
     "long": """
 ### Three games, {frames:g} million frames
@@ -113,13 +118,19 @@ FEW_SEEDS = "With fewer than three seeds there are no intervals, and none of the
 
 def has_intervals(suite, done):
     """Whether RBI and Ape-X have enough seeds for an interval in every game that they have results in."""
-    counts = [len(scores_of(suite, entry, game, done)) for entry in (RBI, PEER) for game in suite.games]
+    entries = rbi_entry(suite, done), PEER
+    counts = [len(scores_of(suite, entry, game, done)) for entry in entries for game in suite.games]
     return min(count for count in counts if count) >= MIN_SEEDS
+
+
+def rbi_entry(suite, done):
+    """The entry to compare with Ape-X: the preset or, as long as that has results in fewer games, the one before."""
+    return max(RBI, LATEST, key=lambda entry: len(shared_games(suite, entry, done)))
 
 
 def entries_of(suite, done):
     """The (algorithm, variant) pairs of a suite that have results, in the suite's order."""
-    entries = (*suite.entries, *suite.dropped)
+    entries = (*suite.entries, *suite.ended)
     return [entry for entry in entries if any(scores_of(suite, entry, game, done) for game in suite.games)]
 
 
@@ -130,7 +141,7 @@ def results_of(suite, entry, game, done):
 
 
 def runs_of(suite, done):
-    """The results of all runs of a suite, with those of dropped pairs."""
+    """The results of all runs of a suite, with those of pairs that have ended."""
     return [
         run for entry in entries_of(suite, done) for game in suite.games for run in results_of(suite, entry, game, done)
     ]
@@ -166,19 +177,20 @@ def interval(statistic, *algorithms):
 
 
 def score_table(suite, done):
-    """One row per game."""
+    """One row per game or, where there are more settings than games, one per setting."""
     entries = entries_of(suite, done)
-    known = [PUBLISHED[game] for game in suite.games]
-    columns = [name for name in PUBLISHED_COLUMNS if any(getattr(game, name) is not None for game in known)]
-    heads = ["game", *map(label, entries), *(PUBLISHED_COLUMNS[name] for name in columns)]
-    lines = [table_row(heads), "|---|" + "--:|" * (len(heads) - 1)]
-    for game in suite.games:
+    games = [game for game in suite.games if any(scores_of(suite, entry, game, done) for entry in entries)]
+    columns = [name for name in PUBLISHED_COLUMNS if any(getattr(PUBLISHED[g], name) is not None for g in games)]
+    rows = [["game", *map(label, entries), *(PUBLISHED_COLUMNS[name] for name in columns)]]
+    for game in games:
         cells = [seeds_text(scores_of(suite, entry, game, done)) for entry in entries]
-        if all(cell == "-" for cell in cells):
-            continue
         published = [getattr(PUBLISHED[game], name) for name in columns]
-        cells += ["" if value is None else number(value) for value in published]
-        lines.append(table_row([game, *cells]))
+        rows.append([game, *cells, *("" if value is None else number(value) for value in published)])
+    if len(entries) > len(games):
+        rows = list(zip(*rows, strict=True))
+        rows[0] = "setting", *rows[0][1:]
+    lines = [table_row(row) for row in rows]
+    lines.insert(1, "|---|" + "--:|" * (len(rows[0]) - 1))
     return "\n".join(lines)
 
 
@@ -203,21 +215,22 @@ def aggregate_table(suite, done):
     for entry in entries_of(suite, done):
         if entry == PEER or not (games := shared_games(suite, entry, done)):
             continue
-        ours, theirs = (normalised_runs(suite, e, games, done) for e in (entry, PEER))
-        cells = [label(entry), str(len(games)), str(sum(map(len, ours)))]
-        cells += [with_interval(iqm_of_tasks, runs) for runs in (ours, theirs)]
-        cells.append(with_interval(probability_of_improvement, ours, theirs))
+        runs, theirs = (normalised_runs(suite, e, games, done) for e in (entry, PEER))
+        cells = [label(entry), str(len(games)), str(sum(map(len, runs)))]
+        cells += [with_interval(iqm_of_tasks, tasks) for tasks in (runs, theirs)]
+        cells.append(with_interval(probability_of_improvement, runs, theirs))
         lines.append(table_row(cells))
     return "\n".join(lines)
 
 
 def lead_text(suite, done):
     """The games in which RBI leads and trails Ape-X and, where there are enough seeds, those where that is certain."""
-    games = shared_games(suite, RBI, done)
-    runs = {game: [np.array(scores_of(suite, entry, game, done)) for entry in (RBI, PEER)] for game in games}
-    ahead = {game: np.mean(ours) - np.mean(theirs) for game, (ours, theirs) in runs.items()}
+    rbi = rbi_entry(suite, done)
+    games = shared_games(suite, rbi, done)
+    runs = {game: [np.array(scores_of(suite, entry, game, done)) for entry in (rbi, PEER)] for game in games}
+    ahead = {game: np.mean(a) - np.mean(b) for game, (a, b) in runs.items()}
     leads, trails = [game for game in games if ahead[game] > 0], [game for game in games if ahead[game] < 0]
-    text = f"{label(RBI)} leads {label(PEER)} in {games_text(leads)} and trails it in {games_text(trails)}."
+    text = f"{label(rbi)} leads {label(PEER)} in {games_text(leads)} and trails it in {games_text(trails)}."
     if not has_intervals(suite, done):
         return f"{text} {FEW_SEEDS}"
     intervals = {
@@ -236,12 +249,14 @@ def games_text(games):
 def aggregate_row(name):
     """For the summary of the results: RBI beside Ape-X in the games of a suite."""
     suite, done = SUITES[name], load_cells()
-    games = shared_games(suite, RBI, done)
-    ours, theirs = (normalised_runs(suite, entry, games, done) for entry in (RBI, PEER))
-    iqms = [with_interval(iqm_of_tasks, runs) for runs in (ours, theirs)]
-    what = f"{len(games)} Atari games, {suite.frames / MILLION:g} million frames, {sum(map(len, ours + theirs))} runs"
-    chance = with_interval(probability_of_improvement, ours, theirs)
-    return f"{what}: RBI and Ape-X, IQM", f"{iqms[0]} and {iqms[1]} human-normalised; P(improvement) {chance}"
+    rbi = rbi_entry(suite, done)
+    games = shared_games(suite, rbi, done)
+    runs = [normalised_runs(suite, entry, games, done) for entry in (rbi, PEER)]
+    count = sum(len(of_game) for tasks in runs for of_game in tasks)
+    what = f"{len(games)} Atari games, {suite.frames / MILLION:g} million frames, {count} runs: IQM of "
+    iqms = " and ".join(with_interval(iqm_of_tasks, tasks) for tasks in runs)
+    chance = with_interval(probability_of_improvement, *runs)
+    return f"{what}{label(rbi)}, and of Ape-X", f"{iqms} human-normalised; P(improvement) {chance}"
 
 
 def with_interval(statistic, *algorithms):
@@ -278,50 +293,50 @@ def diagnostics_table(suite, done):
 
 def reasons_text(suite, done):
     """What the runs say about the reasons for a lead: its rank correlations over games, and what sampling costs."""
-    games = shared_games(suite, RBI, done)
+    rbi = rbi_entry(suite, done)
+    games = shared_games(suite, rbi, done)
     if len(games) < MIN_GAMES:
         return []
-    results = {game: results_of(suite, RBI, game, done) for game in games}
-    ours, theirs = (normalised_runs(suite, entry, games, done) for entry in (RBI, PEER))
-    leads = [np.mean(a) - np.mean(b) for a, b in zip(ours, theirs, strict=True)]
+    results = {game: results_of(suite, rbi, game, done) for game in games}
+    both = [normalised_runs(suite, entry, games, done) for entry in (rbi, PEER)]
+    leads = [np.mean(a) - np.mean(b) for a, b in zip(*both, strict=True)]
     found = []
     for name, text in CAUSES.items():
         values = [np.mean([result["curve"][-1][name] for result in of_game]) for of_game in results.values()]
         found.append(f"{text} ({spearmanr(leads, values).statistic:.2f})")
     runs = [run for of_game in results.values() for run in of_game]
     text = (
-        f"Rank correlation of RBI's lead in human-normalised score, over {len(games)} games, with {', '.join(found)}; "
+        f"Rank correlation of the lead of {label(rbi)}, in human-normalised score over {len(games)} games, with "
+        f"{', '.join(found)}; "
         f"by chance alone, one in 20 is beyond about +-{1.96 / math.sqrt(len(games) - 1):.1f}. {ahead_of_samples(runs)}"
     )
     return [text, ""]
 
 
-def floor_text(suite, done):
-    """What c_min costs RBI's samples in Pong."""
-    runs = results_of(suite, RBI, "Pong", done)
-    text = {key: range_text([run[key]["mean"] for run in runs]) for key in ("evaluation", "deterministic", "c_min_0")}
-    entropy = np.mean([run["curve"][-1]["pi_net_entropy"] for run in runs])
-    actor, others = runs[0]["settings"]["actor"], PONG_ACTIONS - 1
-    c_min = parse_rule(actor["rule"]).c_min
+def pong_text(suite, done):
+    """What improving from the target networks changes in Pong, and what c_min costs samples without it."""
+    runs, latest = (results_of(suite, entry, "Pong", done) for entry in (RBI, LATEST))
     missed = min(run["evaluation"]["mean"] for run in runs) < PONG_AIM
+    means = {
+        key: range_text([run[key]["mean"] for run in latest]) for key in ("evaluation", "deterministic", "c_min_0")
+    }
+    entropies, moved = (
+        [np.mean([run["curve"][-1][name] for run in of_entry]) for of_entry in (runs, latest)]
+        for name in ("pi_net_entropy", "moved_mass")
+    )
+    actor, others = latest[0]["settings"]["actor"], PONG_ACTIONS - 1
+    c_min = parse_rule(actor["rule"]).c_min
     kept = (1 - actor["c_greedy"]) * c_min * others / PONG_ACTIONS
     return (
-        f"RBI's samples scored {text['evaluation']}: the aim is {'missed' if missed else 'reached'}. The same policies "
-        f"scored {text['deterministic']} with their most probable actions and {text['c_min_0']} with c_min = 0. The "
-        f"policy network's entropy is {entropy:.2f} at the end, that of uniform choice {math.log(PONG_ACTIONS):.2f}: "
-        f"of a uniform policy, c_min = {c_min:g} leaves {kept:.1%} of the probability to the {others} actions that "
-        f"look worse. Ape-X is evaluated with its best action alone.{trained_without_floor(suite, done)}"
+        f"RBI scored {range_text([run['evaluation']['mean'] for run in runs])}: the aim is "
+        f"{'missed' if missed else 'reached'}. With the latest networks, the preset before, it scored "
+        f"{means['evaluation']}, and the same policies {means['deterministic']} with their most probable actions and "
+        f"{means['c_min_0']} with c_min = 0. There the policy network's entropy was {entropies[1]:.2f} at the end, "
+        f"that of uniform choice {math.log(PONG_ACTIONS):.2f}: of a uniform policy, c_min = {c_min:g} leaves {kept:.1%} "
+        f"of the probability to the {others} actions that look worse. Improved from the target networks, it is "
+        f"{entropies[0]:.2f}, and the rule moves {moved[0]:.0%} of the probability, not {moved[1]:.0%}. Ape-X is "
+        "evaluated with its best action alone."
     )
-
-
-def trained_without_floor(suite, done):
-    """How RBI ends in Pong when c_min is 0 from the start."""
-    scores = scores_of(suite, WITHOUT_FLOOR, "Pong", done)
-    if not scores:
-        return ""
-    aim = "missed" if min(scores) < PONG_AIM else "reached"
-    seeds = f"{len(scores)} seed{'s' * (len(scores) > 1)}"
-    return f" Trained with c_min = 0, RBI scores {range_text(scores)} in {seeds}: the aim is {aim}."
 
 
 def range_text(values):
@@ -410,10 +425,7 @@ def atari_part():
         if not entries_of(suite, done):
             continue
         there = sum(cell.name in done for cell in suite.cells())
-        dropped = "; ".join(label(entry) for entry in suite.dropped)
-        head = SECTIONS[name].format(
-            frames=suite.frames / MILLION, there=there, all=len(suite.cells()), aim=PONG_AIM, dropped=dropped
-        )
+        head = SECTIONS[name].format(frames=suite.frames / MILLION, there=there, all=len(suite.cells()), aim=PONG_AIM)
         parts += [head, score_table(suite, done), "", f"![learning curves](figures/atari-{name}.png)", ""]
         parts += [aggregate_table(suite, done), "", lead_text(suite, done)]
         if has_profile(suite, done):
@@ -421,7 +433,7 @@ def atari_part():
         parts += [DIAGNOSTICS_AGAIN if DIAGNOSTICS in parts else DIAGNOSTICS, diagnostics_table(suite, done), ""]
         parts += [*reasons_text(suite, done)]
         if name == "pong":
-            parts += [floor_text(suite, done), "", repeats_text(), ""]
+            parts += [pong_text(suite, done), "", repeats_text(), ""]
         parts.append(sources(name, suite, done))
     if runs := long_runs():
         parts += long_run_rows(runs)
@@ -435,10 +447,12 @@ def atari_part():
 
 def has_profile(suite, done):
     """Whether there are enough games and seeds for a performance profile."""
-    if len(suite.games) == 1:
-        return False
-    found = [[len(scores_of(suite, entry, g, done)) for g in suite.games] for entry in entries_of(suite, done)]
-    return bool(found) and all(min(counts) >= 2 for counts in found)
+    return len(suite.games) > 1 and len(profile_entries(suite, done)) > 1
+
+
+def profile_entries(suite, done):
+    """The pairs with at least two seeds in every game."""
+    return [e for e in entries_of(suite, done) if min(len(scores_of(suite, e, g, done)) for g in suite.games) >= 2]
 
 
 def draw(folder):
@@ -471,7 +485,8 @@ def draw_long_runs(results, path):
 
 
 def draw_curves(suite, done, path):
-    entries = entries_of(suite, done)
+    """Score while training over frames, one panel per game: the settings that go on, and the preset before."""
+    entries = [entry for entry in entries_of(suite, done) if entry in (*suite.entries, LATEST)]
     games = [g for g in suite.games if any(scores_of(suite, entry, g, done) for entry in entries)]
     columns = min(len(games), 2 if len(games) <= 4 else 3)  # labels stay readable at the width of a page
     rows = math.ceil(len(games) / columns)
@@ -496,7 +511,7 @@ def draw_curves(suite, done, path):
 
 
 def draw_profile(suite, done, path):
-    entries = entries_of(suite, done)
+    entries = profile_entries(suite, done)
     runs = [normalised_runs(suite, entry, suite.games, done) for entry in entries]
     thresholds = np.linspace(0, max(of_game.max() for tasks in runs for of_game in tasks), 200)
     with mpl.rc_context(LOOK):

@@ -37,20 +37,21 @@ FRESH = {  # each state is sampled four times, soon after it was collected
     "target_update_interval": 200,
     "capacity": 250_000,
 }
-STORED = {"improve_in": "actor", "bootstrap_policy": "stored"}  # the policy at the time of acting, as in the paper
+LATEST = {"improve_from": "latest"}  # the networks of the last update, not the target networks
+STORED = LATEST | {"improve_in": "actor", "bootstrap_policy": "stored"}  # the policy when acting, as in the paper
 
 VARIANTS = {  # of the preset `fast`: the settings that each one changes
     "base": {},
     "cmax2": {"rule": "reroute(0.1,2)"},
-    "cmax2-greedy.01": {"rule": "reroute(0.1,2)", "c_greedy": 0.01},
-    "cmin0": {"rule": "reroute(0,10)"},
-    "cmin.01": {"rule": "reroute(0.01,10)"},
-    "target": {"improve_from": "target"},
-    "target-cmax2": {"improve_from": "target", "rule": "reroute(0.1,2)"},
+    "latest": LATEST,  # the preset before decision 033
+    "latest-cmax2": LATEST | {"rule": "reroute(0.1,2)"},
+    "latest-cmax2-greedy.01": LATEST | {"rule": "reroute(0.1,2)", "c_greedy": 0.01},
+    "latest-cmin0": LATEST | {"rule": "reroute(0,10)"},
+    "latest-cmin.01": LATEST | {"rule": "reroute(0.01,10)"},
     "stored": STORED,
     "stored-cmax2": STORED | {"rule": "reroute(0.1,2)"},
-    "bootstrap-stored": {"bootstrap_policy": "stored"},
-    "bootstrap-net": {"bootstrap_policy": "net"},
+    "bootstrap-stored": LATEST | {"bootstrap_policy": "stored"},
+    "bootstrap-net": LATEST | {"bootstrap_policy": "net"},
     "learner": {"improve_in": "learner"},
     "greedy.3": {"c_greedy": 0.3},
     "n5": {"n_step": 5},

@@ -496,13 +496,31 @@ def test_a_cell_is_written_as_a_whole_and_found_again(tmp_path):
     assert [path.name for path in (tmp_path / "cells").iterdir()] == [f"{cell.name}.json"]
 
 
-def test_dropped_settings_are_shown_and_get_no_further_runs():
-    suite = dataclasses.replace(SMALL, dropped=(("rbi", "stored"),))
-    dropped = atari.Cell("Phoenix", "rbi", "stored", 0, suite.frames)
-    done = {cell.name: atari_result(cell, 1.0) for cell in (*SMALL.cells(), dropped)}
+def test_settings_that_have_ended_are_shown_and_get_no_further_runs():
+    suite = dataclasses.replace(SMALL, ended=(("rbi", "stored"),))
+    stored = atari.Cell("Phoenix", "rbi", "stored", 0, suite.frames)
+    done = {cell.name: atari_result(cell, 1.0) for cell in (*SMALL.cells(), stored)}
     assert suite.cells() == SMALL.cells()
-    assert "| Phoenix | 1.0 (1.0 to 1.0) | 1.0 (1.0 to 1.0) | 1.0 (1 seed) |" in atari_page.score_table(suite, done)
+    head, _, *rows = atari_page.score_table(suite, done).splitlines()
+    assert head == "| setting | Assault | Phoenix |"  # more settings than games
+    assert "| RBI, stored policies | - | 1.0 (1 seed) |" in rows
     assert atari_page.has_intervals(suite, done)  # RBI and Ape-X have all their seeds
+
+
+def test_until_the_preset_has_results_in_as_many_games_the_one_before_is_compared():
+    suite = dataclasses.replace(SMALL, ended=(("rbi", "latest"),))
+    before = [atari.Cell(game, "rbi", "latest", 0, suite.frames) for game in suite.games]
+    apex = [cell for cell in suite.cells() if cell.algo == "apex"]
+    done = {cell.name: atari_result(cell, 100.0 * (cell.algo == "rbi")) for cell in (*apex, *before)}
+    assert atari_page.lead_text(suite, done).startswith("RBI, latest networks leads Ape-X in 2 games")
+    for cell in suite.cells():
+        if cell.algo == "rbi" and cell.game == "Assault":
+            done[cell.name] = atari_result(cell, 200.0)
+    assert atari_page.rbi_entry(suite, done) == ("rbi", "latest")
+    for cell in suite.cells():
+        if cell.algo == "rbi":
+            done[cell.name] = atari_result(cell, 200.0)
+    assert atari_page.lead_text(suite, done).startswith("RBI leads Ape-X in 2 games")
 
 
 def test_another_c_min_changes_the_rule_and_keeps_the_greedy_mix():
@@ -511,6 +529,11 @@ def test_another_c_min_changes_the_rule_and_keeps_the_greedy_mix():
     other = atari.with_c_min(policy, 0.01)
     assert (str(other.rule), other.c_greedy) == ("reroute(0.01,10)", 0.1)
     assert (other.predict_proba(obs).min(1) < policy.predict_proba(obs).min(1)).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_a_valid_change_of_the_preset(variant):
+    assert TrainConfig.preset("ALE/Breakout-v5", "rbi", "fast", **VARIANTS[variant]).algo == "rbi"
 
 
 def test_a_cell_has_as_many_updates_as_its_frames_allow():
@@ -573,31 +596,26 @@ def test_the_reasons_of_a_lead_are_rank_correlations_over_games():
     assert atari_page.reasons_text(dataclasses.replace(suite, games=suite.games[:7]), done) == []
 
 
-def test_the_mass_that_the_floor_keeps_in_pong_is_the_rules():
-    suite, done = dataclasses.replace(SMALL, games=("Pong",), seeds=(0,)), {}
-    for cell in suite.cells():
-        done[cell.name] = atari_result(cell, 17.0) | {
+def test_the_text_on_pong_compares_both_presets_and_names_the_mass_that_c_min_keeps():
+    suite, done = dataclasses.replace(SMALL, games=("Pong",), seeds=(0,), ended=(("rbi", "latest"),)), {}
+    for variant, score, entropy, moved in (("base", 18.0, 0.85, 0.4), ("latest", 17.0, 1.5, 0.74)):
+        cell = atari.Cell("Pong", "rbi", variant, 0, suite.frames)
+        done[cell.name] = atari_result(cell, score) | {
             "settings": {"actor": {"rule": "reroute(0.2,10)", "c_greedy": 0.1}},
             "deterministic": {"mean": 20.0},
             "c_min_0": {"mean": 21.0},
         }
-        done[cell.name]["curve"][0]["pi_net_entropy"] = 1.5
+        done[cell.name]["curve"][0] |= {"pi_net_entropy": entropy, "moved_mass": moved}
     uniform, q = np.full(6, 1 / 6), np.arange(6.0)
     pi = 0.9 * parse_rule("reroute(0.2,10)")(uniform, q) + 0.1 * np.eye(6)[5]
-    text = atari_page.floor_text(suite, done)
+    text = atari_page.pong_text(suite, done)
     assert f"c_min = 0.2 leaves {pi[:5].sum():.1%} of the probability to the 5 actions that look worse" in text
-    assert "scored 17.0: the aim is missed" in text
-    assert "20.0 with their most probable actions and 21.0 with c_min = 0" in text
-    assert "entropy is 1.50 at the end, that of uniform choice 1.79" in text
-    done[suite.cells()[0].name]["evaluation"]["mean"] = 18.0
-    text = atari_page.floor_text(suite, done)
-    assert "scored 18.0: the aim is reached" in text
-    assert text.endswith("best action alone.")
-    for seed, score in ((0, 20.9), (1, 21.0)):
-        cell = atari.Cell("Pong", "rbi", "cmin0", seed, suite.frames)
-        done[cell.name] = atari_result(cell, score)
-    text = atari_page.floor_text(dataclasses.replace(suite, seeds=(0, 1)), done)
-    assert text.endswith(" Trained with c_min = 0, RBI scores 20.9 to 21.0 in 2 seeds: the aim is reached.")
+    assert "RBI scored 18.0: the aim is reached" in text
+    assert "scored 17.0, and the same policies 20.0 with their most probable actions and 21.0 with c_min = 0" in text
+    assert "entropy was 1.50 at the end, that of uniform choice 1.79" in text
+    assert "it is 0.85, and the rule moves 40% of the probability, not 74%" in text
+    done[suite.cells()[0].name]["evaluation"]["mean"] = 17.0
+    assert "RBI scored 17.0: the aim is missed" in atari_page.pong_text(suite, done)
     assert len(action_names("ALE/Pong-v5", atari_page.PONG_ACTIONS)) == atari_page.PONG_ACTIONS
 
 

@@ -234,12 +234,14 @@ class TrainConfig(Checked):
         if self.algo == "rbi" and self.learner.improve_from == "target":
             if self.actor.improve_in == "actor":
                 raise ValueError(
-                    "improve_from = target: needs improve_in = both or learner, where the learner improves"
+                    "improve_from = target: needs improve_in = both or learner, where the learner improves; with "
+                    "stored policies set --learner.improve-from latest"
                 )
             if self.learner.bootstrap_policy != "rule":
                 raise ValueError(
                     f"improve_from = target: needs bootstrap_policy = rule, not {self.learner.bootstrap_policy}: the "
-                    "value that is learned is that of the improved policy of the target networks"
+                    "value that is learned is that of the improved policy of the target networks; otherwise set "
+                    "--learner.improve-from latest"
                 )
         sampled = self.learner.batch_size * per_sample
         if sampled > self.replay.capacity:
@@ -435,10 +437,10 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "returns": ReturnConfig(),
         "schedule": Schedule(),
     },
-    # one GPU and minutes (docs/decisions/007, 017)
+    # one GPU and minutes (docs/decisions/007, 017, 033)
     # Departs from the paper: ten batches per sample and transitions released as they come, weights published at once, a
     # higher and decayed learning rate, advantages centred by their plain mean, layer norm and random shifts; the rule
-    # applied afresh in the learner instead of policies that actors stored, and c_max = 10 instead of 2.
+    # applied to the target networks instead of policies that actors stored, and c_max = 10 instead of 2.
     "fast": {
         "actor": ActorConfig(rule="reroute(0.1,10)", improve_in="both"),
         "learner": LearnerConfig(
@@ -449,6 +451,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             target_update_interval=1000,
             advantage_baseline="mean",
             bootstrap_policy="rule",
+            improve_from="target",
             augmentation=4,
         ),
         "replay": ReplayConfig(capacity=1_000_000),
