@@ -35,7 +35,7 @@ from rbi.statistics import describe
 RESULTS = Path(__file__).parent / "results" / "atari"
 POINTS = 40  # of a learning curve
 EPISODES = 32
-OTHER_C_MINS = {"c_min_0": 0.0, "c_min_0.01": 0.01}  # that RBI's policies are evaluated with, too
+OTHER_C_MINS = {"c_min_0": 0.0, "c_min_0.01": 0.01}  # that RBI's policies are evaluated with, if asked for
 MAX_IDLE_FRAMES = 18_000  # five minutes of play without a reward: such an episode is over
 OTHER_POLICIES = {  # of the same run, as result files name them, and what they are
     "deterministic": "most probable actions",
@@ -170,9 +170,9 @@ def relative_training_time(result, done, about):
 class Games:
     """The environments of one game at a time, for training and for evaluation."""
 
-    def __init__(self, device, episodes=EPISODES, *, policy_net=False):
-        """`policy_net`: whether RBI's policy network is evaluated too, without the rule."""
-        self.device, self.episodes, self.policy_net = device, episodes, policy_net
+    def __init__(self, device, episodes=EPISODES, *, policy_net=False, other_c_mins=False):
+        """`policy_net`, `other_c_mins`: whether RBI's policy is evaluated without the rule, and with other c_min."""
+        self.device, self.episodes, self.policy_net, self.other_c_mins = device, episodes, policy_net, other_c_mins
         self.key, self.training, self.evaluator = None, [], None
 
     def open(self, config, protocol):
@@ -188,7 +188,7 @@ class Games:
         self.training = [envs.make(config.env, num_envs, threads, **kind) for _ in range(GROUPS)]
         for group in self.training:
             group.reset = seeded_once(group.reset)
-        policies = 2 + len(OTHER_C_MINS) + self.policy_net
+        policies = 2 + len(OTHER_C_MINS) * self.other_c_mins + self.policy_net
         self.evaluator = VectorEvaluator(protocol, config.env, self.episodes * policies)
         self.key = key
         return time.monotonic() - start
@@ -272,12 +272,12 @@ def frames_of(config):
 
 
 def evaluate(policy, config, seed, games):
-    """Scores of the final policy; for RBI, whose policy is stochastic, also of its most probable actions, of the rule
-    with other c_min and, if asked for, of its policy network without the rule. All are evaluated side by side."""
+    """Scores of the final policy; for RBI, whose policy is stochastic, also of its most probable actions and, if asked
+    for, of the rule with other c_min and of its policy network without the rule. All are evaluated side by side."""
     policies = {"evaluation": policy}
     if config.algo == "rbi":
         policies["deterministic"] = most_probable(policy)
-        if isinstance(policy.rule, Reroute):
+        if games.other_c_mins and isinstance(policy.rule, Reroute):
             others = {name: c_min for name, c_min in OTHER_C_MINS.items() if c_min != policy.rule.c_min}
             policies |= {name: with_c_min(policy, c_min) for name, c_min in others.items()}
         if games.policy_net and config.actor.improve_in != "learner":
@@ -333,7 +333,7 @@ def rounded(value):
 def run_cells(cells, args, device, about):
     """Run missing cells that can end in time; the first ones show how fast this machine is."""
     deadline = STARTED + 60 * args.minutes
-    games = Games(device, args.episodes, policy_net=args.policy_net)
+    games = Games(device, args.episodes, policy_net=args.policy_net, other_c_mins=args.other_c_mins)
     changes = {name: getattr(args, name) for name in ("num_envs",) if getattr(args, name)}
     if args.updates:
         changes |= {"learning_starts": 1000, "capacity": 10_000}
@@ -413,6 +413,7 @@ def main():
     parser.add_argument("--num-envs", type=int, help="environments, for a quick trial")
     parser.add_argument("--episodes", type=int, default=EPISODES, help="evaluation episodes of every cell")
     parser.add_argument("--policy-net", action="store_true", help="evaluate RBI's policy network alone, too")
+    parser.add_argument("--other-c-mins", action="store_true", help="evaluate RBI with c_min = 0 and 0.01, too")
     parser.add_argument("--updates", type=int, help="updates of every cell, for a quick trial")
     parser.add_argument("--snapshots", type=int, default=0, help="policies saved during every cell")
     parser.add_argument("--policies", type=Path, help="their folder, for benchmarks.population --run FOLDER/CELL")

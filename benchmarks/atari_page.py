@@ -332,9 +332,9 @@ def pong_text(suite, done):
         f"{'missed' if missed else 'reached'}. With the latest networks, the preset before, it scored "
         f"{means['evaluation']}, and the same policies {means['deterministic']} with their most probable actions and "
         f"{means['c_min_0']} with c_min = 0. There the policy network's entropy was {entropies[1]:.2f} at the end, "
-        f"that of uniform choice {math.log(PONG_ACTIONS):.2f}: of a uniform policy, c_min = {c_min:g} leaves {kept:.1%} "
-        f"of the probability to the {others} actions that look worse. Improved from the target networks, it is "
-        f"{entropies[0]:.2f}, and the rule moves {moved[0]:.0%} of the probability, not {moved[1]:.0%}. Ape-X is "
+        f"that of uniform choice {math.log(PONG_ACTIONS):.2f}: of a uniform policy, c_min = {c_min:g} leaves "
+        f"{kept:.1%} of the probability to the {others} actions that look worse. Improved from the target networks, it "
+        f"is {entropies[0]:.2f}, and the rule moves {moved[0]:.0%} of the probability, not {moved[1]:.0%}. Ape-X is "
         "evaluated with its best action alone."
     )
 

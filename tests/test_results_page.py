@@ -465,8 +465,8 @@ def test_cells_that_do_not_fit_are_passed_over_and_a_fast_machine_runs_more(tmp_
         for cell in cells[4:6] + cells[10:]:  # of the third seed
             atari.save_cell(out, cell, atari_result(cell, 1.0, start=0.0, training=training[cell.game]))
         args = atari.argparse.Namespace(
-            out=out, minutes=300 / 60, episodes=1, policy_net=False, num_envs=None, updates=None, slowdown=1,
-            snapshots=0, policies=None,
+            out=out, minutes=300 / 60, episodes=1, policy_net=False, other_c_mins=False, num_envs=None, updates=None,
+            slowdown=1, snapshots=0, policies=None,
         )  # fmt: skip
         atari.run_cells([cell for cell in cells if cell.seed < 2], args, torch.device("cpu"), about)
         assert ran == games
