@@ -70,6 +70,8 @@ def test_an_earlier_run_is_not_overwritten_unless_asked(tmp_path):
         ValueError, match=r"run: is not empty; choose another folder or pass --overwrite \(Python: overwrite=True\)$"
     ):
         create(tmp_path / "run")
+    with pytest.raises(ValueError, match="overwrite = 'no': must be True or False"):
+        create(tmp_path / "run", overwrite="no")
     create(tmp_path / "run", overwrite=True).close()
     assert runs.read(tmp_path / "run").result is None
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rbi import __version__, fileio
+from rbi.config import check_value
 from rbi.suggestions import nearest
 
 DPI = 200  # of figures
@@ -313,6 +314,7 @@ def check_apart(out: Path | str | None, policy: Any) -> None:
 
 def check_available(path: Path, *, overwrite: bool) -> bool:
     """Whether the folder holds a run that would be replaced. Raises ValueError if a new run may not use the folder."""
+    check_value("overwrite", overwrite, bool)
     fileio.restore_interrupted(path.parent, path.name)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file, not a folder for a run")

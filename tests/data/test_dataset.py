@@ -301,6 +301,8 @@ def test_a_summary_counts_ends_actions_rewards_and_players():
         ({"observations": [{"place": 0}, {"place": 1}]}, r"^observations cannot .* by gymnasium\.spaces\.flatten"),
         ({"observations": [[0.0], [1.0, 2.0]]}, "^observations cannot be read as numbers"),
         ({"observations": ["new", "vip"]}, "^observations cannot .*'new'.* rbi.Dataset.from_frame reads columns"),
+        ({"observations": [[1j], [1]]}, r"observations of type complex128: must be real numbers"),
+        ({"rewards": [1j, 1]}, "^rewards of type complex128: must be real numbers"),
     ],
 )
 def test_arrays_that_are_no_steps_are_refused_with_their_name(changes, reason):

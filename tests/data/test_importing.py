@@ -144,6 +144,7 @@ def test_strict_says_which_line_and_exits_with_two(tmp_path, capsys):
         (["record", "random", "--episodes", "3", "--env", "NoSuchWorld-v0"], "NoSuchWorld"),
         (["record", "--episodes", "3", "--env", "CartPole-v1"], "name a run of rbi train"),
         (["record", "no/policy", "--episodes", "3"], "no/policy: no such folder"),
+        (["record", "randm", "--episodes", "3", "--env", "CartPole-v1"], "climb; did you mean random?"),
         (["record", "follow", "--episodes", "3", "--env", "CartPole-v1"], "not CartPole-v1"),
     ],
 )

@@ -486,14 +486,14 @@ def step_columns(
         found: dict[str, Array] = {
             "observations": observed,
             "actions": integer_actions(actions),
-            "rewards": own_copy(rewards, np.float32),
+            "rewards": own_floats("rewards", rewards),
             "terminated": own_copy(booleans("terminations", terminations)),
             "truncated": own_copy(booleans("truncations", np.zeros(steps) if truncations is None else truncations)),
             "life_lost": own_copy(booleans("life_losses", np.zeros(steps) if life_losses is None else life_losses)),
         }
         for name, given in optional.items():
             if given is not None:
-                found[name] = own_copy(booleans(name, given)) if name == "action_masks" else own_copy(given, np.float32)
+                found[name] = own_copy(booleans(name, given)) if name == "action_masks" else own_floats(name, given)
     dims = {"observations": observed.ndim, "action_masks": 2, "behavior_probs": 2}
     for name, column in found.items():
         if column.ndim != dims.get(name, 1) or len(column) != steps:
@@ -507,11 +507,20 @@ def own_copy(values: Any, dtype: Any = None) -> Array:
     return np.array(as_array(values), dtype, order="C")
 
 
+def own_floats(name: str, values: Any) -> Array:
+    """A copy in float32. Raises ValueError for complex numbers, which NumPy would cut off with a warning."""
+    found = as_array(values)
+    if np.iscomplexobj(found):
+        raise ValueError(f"{name} of type {found.dtype}: must be real numbers")
+    return own_copy(found, np.float32)
+
+
 def observation_column(observations: Any) -> Array:
     """uint8 images as they are, all others as vectors `[S, size]` of float32."""
     try:
         found = as_array(observations)
-        found = own_copy(found, np.uint8 if found.dtype == np.uint8 and found.ndim > 2 else np.float32)
+        is_image = found.dtype == np.uint8 and found.ndim > 2
+        found = own_copy(found) if is_image else own_floats("observations", found)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"observations cannot be read as numbers ({str(error).splitlines()[0]}): flatten those of Dict and Tuple "

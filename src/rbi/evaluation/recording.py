@@ -34,6 +34,7 @@ from rbi.observations import ObservationSpec, roll_stacks, zero_stacks
 from rbi.policy import Policy, draw_actions, load_policy
 from rbi.progress import echo, track
 from rbi.steps import LIFE_LOST, TERMINATED, TRUNCATED
+from rbi.suggestions import nearest
 from rbi.torch_settings import with_own_thread
 
 NAME = "data-record"
@@ -431,7 +432,11 @@ def load_policies(
         saved = [at for at in saved if at.name.startswith("updates-")] or saved
         if name in SCRIPTED:
             found.append((name, name))
-        elif snapshots and saved:
+            continue
+        if path.name == name and not path.exists():
+            scripted = f", and none of the scripted policies {', '.join(SCRIPTED)}{nearest(name, SCRIPTED)}"
+            raise fileio.PathNotFoundError(f"{name}: no such folder{scripted}")
+        if snapshots and saved:
             found += [(f"{path.name}/{at.name}", load_policy(at).to(device)) for at in saved]
         else:
             found.append((path.name, load_policy(path).to(device)))

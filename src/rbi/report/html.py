@@ -59,6 +59,7 @@ def write_report(
     """
     seed = check_seed(seed)
     check_value("episodes", episodes, Annotated[int, Ge(0)] | None)
+    check_value("overwrite", overwrite, bool)
     given = paths if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     folders = [fileio.as_path(path) for path in given]
     if not folders:
