@@ -163,6 +163,23 @@ def test_the_rounding_of_probabilities_is_no_gain(bound):
     assert found.lower <= 0
 
 
+@pytest.mark.parametrize(("logged", "estimator"), [("taken", "importance_sampling"), ("estimated", "doubly_robust")])
+def test_a_constant_in_all_returns_changes_no_gain_or_is_named(logged, estimator):
+    """Terms of importance sampling are those of returns above the least one; doubly robust ones contain Q."""
+    log, least, rule = bandit_log(1, 4000, logged=logged), 2**18, "reroute(0.5,1.5)"
+    more = dict(log.arrays) | {"rewards": log.arrays["rewards"] + np.float32(least)}
+    moved = Dataset(log.spec, more, log.records, log.texts)
+    before = certify(TablePolicy(BETA, MEANS, rule), log, compare=False)
+    after = certify(TablePolicy(BETA, MEANS + least, rule), moved, return_range=(least, least + 1), compare=False)
+    assert after.chosen.estimator == estimator
+    assert before.lower > 0
+    if estimator == "importance_sampling":
+        assert after.lower == approx(before.lower)
+    else:
+        assert after.lower == 0 < after.chosen.bound.lower
+        assert any("as small as the rounding of returns of this size" in reason for reason in after.reasons)
+
+
 def test_a_stated_largest_weight_need_not_hold_for_rules_that_are_only_compared():
     found = certify(TablePolicy(BETA, MEANS, "reroute(0.5,1.5)"), max_weight=1.5)
     assert found.chosen.estimator == "doubly_robust"
@@ -411,6 +428,20 @@ def test_players_who_gain_and_have_many_episodes_do_not_outvote_those_who_lose()
     found = certify_players(log)
     assert found.verdict == "keep"
     assert found.estimate < 0.02 < found.chosen.estimates["episode_weighted"]
+
+
+def test_decisions_of_a_player_that_are_equal_are_no_copies_with_players_as_the_unit():
+    """Each player has features of their own, and decides twice."""
+    log = log_of_players(np.full(400, 0.1), np.full(400, 2))
+    players, arrays = np.repeat(np.arange(400), 2), log.arrays
+    alike = Dataset.from_arrays(
+        np.eye(400)[players], arrays["actions"], arrays["rewards"], np.ones(800), action_probs=np.full(800, 0.5)
+    )
+    alike.texts, alike.records["player"] = log.texts, log.records["player"]
+    policy = TablePolicy(np.full((400, 2), 0.5), np.tile([0.0, 1.0], (400, 1)))
+    with pytest.raises(ValueError, match="only of the same player, though: make players the unit"):
+        certify(policy, alike, compare=False)
+    assert certify(policy, alike, compare=False, unit="player").estimate == approx(0.1, abs=0.05)
 
 
 def test_a_gain_that_players_share_is_found_with_players_as_the_unit():

@@ -31,6 +31,25 @@ def test_a_policy_is_compared_with_control_and_with_an_old_value(mean, outcome):
         assert found.estimate == pytest.approx(mean - 0.3, abs=0.05)
 
 
+def with_features(seed, mean, episodes):
+    """Episodes that differ by a feature."""
+    rng = np.random.default_rng(seed)
+    data = live(seed, mean, episodes)
+    return Dataset.from_arrays(rng.random((episodes, 1)), np.zeros(episodes, int), data.scores, np.ones(episodes, bool))
+
+
+def test_a_control_group_that_contains_live_episodes_is_refused():
+    """The difference from all traffic is smaller than that from the control group, and nearly without noise."""
+    new, control = with_features(0, 0.24, 1500), with_features(1, 0.3, 1500)
+    whole = {name: np.concatenate([new.arrays[name], control.arrays[name]]) for name in ("observations", "rewards")}
+    both = Dataset.from_arrays(whole["observations"], np.zeros(3000, int), whole["rewards"], np.ones(3000, bool))
+    for other in (new, both):
+        with pytest.raises(ValueError, match=r"1,500 live episodes \(of 1,500\) that are among the control episodes"):
+            rbi.monitor(new, other, return_range=(0, 1))
+    assert rbi.monitor(new, both, return_range=(0, 1), accept_equal=True).estimate == pytest.approx(-0.03, abs=0.02)
+    assert rbi.monitor(new, control, return_range=(0, 1)).alarm
+
+
 def last(values, limits, alpha):
     return np.array(bounds_over_time(values, limits, alpha, np.array([len(values)])))[:, 0]
 

@@ -177,3 +177,19 @@ def test_a_reordered_copy_of_episodes_that_repeat_by_nature_is_found_by_its_coun
     assert shared_episodes(again, digests).all()
     assert shared_episodes(again, digests[:700]).mean() > 0.95  # some kinds are only among the others
     assert not shared_episodes(discrete(9, 1000), digests).any()
+
+
+def test_equal_episodes_of_one_player_count_once():
+    """Customers of constant features decide twice: half of the pairs are equal, but only within customers."""
+    rng = np.random.default_rng(20)
+    players = np.repeat(np.arange(500), 2)
+    features = rng.random((500, 2))[players]
+    data = Dataset.from_arrays(features, rng.integers(0, 2, 1000), np.zeros(1000), np.ones(1000))
+    assert copied_episodes(data).any()
+    assert not copied_episodes(data, players).any()
+    again = np.concatenate([np.arange(1000), np.arange(300)])
+    others = np.concatenate([players, 500 + players[:300]])  # the same rows under other names
+    found = copied_episodes(data.select(again), others)
+    assert found[:300].all()
+    assert found[1000:].all()
+    assert found[300:1000].mean() < 0.1

@@ -250,7 +250,7 @@ def certify(
     evidence = gather_evidence(given, data, config.gamma, config.unit)
     if not config.accept_equal:
         check_unseen(given, data)
-        check_copies(data)
+        check_copies(data, config.unit)
     decision = decide(evidence, config, compare=compare, progress=progress)
     if out is not None:
         about = {
@@ -459,6 +459,11 @@ def explain(
     if math.isinf(chosen.interval.lower):
         method = chosen.bound.method
         lines.append(f"There is no bound of these terms by {method}: it takes {NEEDS[method]}.")
+    if chosen.interval.lower == 0 < chosen.bound.lower:
+        lines.append(
+            f"The bound of {chosen.bound.lower:+.4g} is as small as the rounding of returns of this size, and counts as "
+            "0: subtract a constant from all rewards and from their range."
+        )
     if config.auto and len(tested) > 1:
         lines.append(
             f"Tested from cautious to bold: {', '.join(found.rule for found in tested)}; the first failure ends it. "

@@ -32,7 +32,7 @@ BY_CHANCE = 1e-9  # probability with which true logged probabilities are refused
 MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
 UNLESS_SCHEDULED = " (or, where a schedule repeats the same contexts, --accept-equal of certify and monitor)"
 RANGE_SLACK = 1e-6  # of a range of returns: rewards are stored as float32
-ROUNDING = 1e-6  # of the mean size of returns: a gain that the rounding of float32 probabilities alone can make
+ROUNDING = 1e-6  # of the mean size of terms: a gain that the rounding of float32 probabilities alone can make
 MAX_FITTED_ROWS = 200_000  # of fitted Q evaluation
 
 
@@ -219,16 +219,22 @@ def check_unseen(policy: Policy, data: Dataset) -> None:
         )
 
 
-def check_copies(data: Dataset) -> None:
-    """Raise ValueError if episodes were logged several times: copies are no evidence."""
-    copied = copied_episodes(data)
-    if copied.any():
-        first = int(copied.argmax())
-        raise ValueError(
-            f"{place(data, first)}: is one of {int(copied.sum()):,} episodes (of {len(data):,}) that are there several "
-            "times, more often than chance explains; remove the copies, by an identifier: not all equal rows are copies"
-            f"{UNLESS_SCHEDULED}"
-        )
+def check_copies(data: Dataset, unit: Unit = "episode") -> None:
+    """Raise ValueError if episodes were logged several times: copies are no evidence. With players as the unit, those
+    of one player are none either way, and are not looked at."""
+    of_players = unit == "player" or len(np.unique(data.records["player"])) > 1
+    across = copied_episodes(data, data.records["player"]) if of_players else None
+    copied = copied_episodes(data) if unit == "episode" else across
+    if copied is None or not copied.any():
+        return
+    first = int(copied.argmax())
+    advice = "remove the copies, by an identifier: not all equal rows are copies"
+    if across is not None and not across.any():
+        advice = "only of the same player, though: make players the unit (--unit player), or else remove the copies"
+    raise ValueError(
+        f"{place(data, first)}: is one of {int(copied.sum()):,} episodes (of {len(data):,}) that are there several "
+        f"times, more often than chance explains; {advice}{UNLESS_SCHEDULED}"
+    )
 
 
 def check_frequencies(beta: Array, actions: Array) -> None:
@@ -447,7 +453,8 @@ def evaluate_candidate(evidence: Evidence, policy: Policy, settings: Settings, *
     bound = bounded(settings.method, terms, settings, evidence.unit)
     upper = -float(student_lower_bound(-terms.values, settings.alpha)) if len(terms.values) > 1 else math.inf
     lower = min(bound.lower, high - low)  # no gain exceeds the range
-    if 0 < lower <= ROUNDING * float(np.abs(evidence.returns).mean()):
+    origin = low if estimator == "importance_sampling" else 0.0  # a constant in all returns cancels in such terms
+    if 0 < lower <= ROUNDING * float(np.abs(evidence.returns - origin).mean()):
         lower = 0.0
     candidate = Candidate(
         rule=str(policy.rule) + (f" + {policy.c_greedy:g} greedy" if policy.c_greedy else ""),

@@ -12,16 +12,19 @@ from rbi.certification.bounds import lower_confidence_sequence
 from rbi.certification.decision import MIN_PLAYERS, read_as_trained
 from rbi.certification.estimates import unit_means
 from rbi.certification.evidence import (
+    UNLESS_SCHEDULED,
     Unit,
     as_range,
     check_complete,
     check_copies,
     check_range,
     check_returns,
+    place,
     player_numbers,
 )
 from rbi.config import Checked, Interval
 from rbi.data.dataset import Dataset, concat_ranges
+from rbi.data.digests import episode_digests, shared_episodes
 from rbi.data.episode import Array
 from rbi.data.formats import Format, FormatSettings, dataset_or_path, open_dataset
 from rbi.policy import Policy, load_policy
@@ -159,6 +162,8 @@ def monitor(
     else:
         new = policy if isinstance(policy, Policy) else load_policy(policy)
         logs = [read_as_trained(new, policy, source, format, settings) for source in sources]
+    if len(logs) > 1 and not config.accept_equal:
+        check_apart(*logs)
     result = replace(
         compare([live_returns(log, config) for log in logs], config),
         episodes=len(logs[0]),
@@ -235,6 +240,16 @@ def difference_over_time(
     return np.maximum(paired[0], ours[0] - theirs[1]), np.minimum(paired[1], ours[1] - theirs[0])
 
 
+def check_apart(live: Dataset, control: Dataset) -> None:
+    """Raise ValueError if both logs have the same episodes: their difference would be too small, and certain."""
+    shared = shared_episodes(live, episode_digests(control))
+    if shared.any():
+        raise ValueError(
+            f"{place(live, int(shared.argmax()))}: is one of {int(shared.sum()):,} live episodes (of {len(live):,}) that "
+            f"are among the control episodes, too; compare two groups without common episodes{UNLESS_SCHEDULED}"
+        )
+
+
 def repeated_players(logs: Sequence[Dataset]) -> str:
     """What is wrong with several episodes of one player, if a log has them; empty otherwise."""
     players = [num_players(log) for log in logs]
@@ -267,7 +282,7 @@ def live_returns(data: Dataset, config: MonitorConfig) -> Array:
     Raises ValueError for a return outside the stated range."""
     check_complete(data)
     if not config.accept_equal:
-        check_copies(data)
+        check_copies(data, config.unit)
     discounts = config.gamma ** concat_ranges(0, data.records["steps"])
     found: Array = np.add.reduceat(discounts * data.arrays["rewards"], data.records["first_step"])
     check_returns(data, found, *config.return_range)

@@ -203,17 +203,29 @@ def repeated(values: Array) -> float:
     return float(counts[counts > 1].sum()) / max(1, len(values))
 
 
-def copied_episodes(data: Dataset) -> Array:
+def copied_episodes(data: Dataset, players: Array | None = None) -> Array:
     """`[E]` booleans: the episodes that are there several times, if chance does not explain how many there are.
+
+    With the number of each episode's player, `players` `[E]`, equal episodes of a player count once: where the features
+    of a customer stay the same, so do many of their decisions.
 
     In independent episodes the expected numbers n_k of kinds that are there k times obey n_k^2 k / (k + 1) <=
     n_(k-1) n_(k+1), whatever the probabilities of the kinds are (Cauchy-Schwarz for mixtures of Poisson distributions).
     A log of which a part was written twice has many pairs, and hardly three of a kind. A whole log that was written
     twice has an even number of every kind.
     """
+    content = episode_digests(data)[:, 0]
+    if players is not None:
+        own = np.unique(np.stack([players.astype(content.dtype), content], 1), axis=0)[:, 1]
+        return contained(content, own[copied(own)])
+    return copied(content)
+
+
+def copied(content: Array) -> Array:
+    """`copied_episodes`, from the digests of their content."""
     from scipy.special import pdtr
 
-    _, which, counts = np.unique(episode_digests(data)[:, 0], return_inverse=True, return_counts=True)
+    _, which, counts = np.unique(content, return_inverse=True, return_counts=True)
     if np.gcd.reduce(counts) > 1 and 2.0 ** -len(counts) < ALIKE:
         return np.ones(len(which), bool)
     kinds = np.bincount(counts, minlength=MOST_COPIES + 2).astype(np.float64)

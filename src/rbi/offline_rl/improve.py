@@ -545,8 +545,8 @@ class Improver:
             }
         try:
             check_complete(self.data)
-            check_copies(self.data)
             unit = self.config.unit
+            check_copies(self.data, unit)
             evidence = gather_evidence(policy, self.data.select(self.holdout.test), gamma=1.0, unit=unit)
             config = CertifyConfig(return_range=self.config.return_range, unit=unit)
             decision = decide(evidence, config, progress=self.log.progress)

@@ -117,7 +117,7 @@ class LearnerConfig(Checked):
     Adam's usual value."""
     target_update_interval: Annotated[int, Ge(1)] = 2500
     """Updates between copies of the Q-network to the target network: fewer propagate rewards faster, more keep targets
-    stable."""
+    stable. With improve_from = target the policy network is copied, too: each copy is one improvement."""
     updates_per_sample: Annotated[int, Interval(ge=1, le=1_000_000)] = 1
     """Batches that are sampled at once, from the same priorities; all update intervals must be multiples of it."""
     q_loss: Literal["huber", "squared"] = "huber"
@@ -137,7 +137,7 @@ class LearnerConfig(Checked):
     where single pixels matter."""
     bootstrap_policy: Literal["stored", "net", "rule"] = "stored"
     """The policy in V at s_(i+n): the one that the actor stored there, the policy network's, or the rule applied
-    afresh to the policy network and the target network."""
+    afresh to the policy network (with improve_from = target, to its target network) and the target network."""
     improve_from: Literal["latest", "target"] = "latest"
     """The networks that the learner applies the rule to, where it does: the latest ones, so that every update imitates
     an improvement of the last one's result; or the target networks, so that the policy to imitate stays within c_min
