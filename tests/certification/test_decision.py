@@ -431,17 +431,17 @@ def test_players_who_gain_and_have_many_episodes_do_not_outvote_those_who_lose()
 
 
 def test_decisions_of_a_player_that_are_equal_are_no_copies_with_players_as_the_unit():
-    """Each player has features of their own, and decides twice."""
-    log = log_of_players(np.full(400, 0.1), np.full(400, 2))
-    players, arrays = np.repeat(np.arange(400), 2), log.arrays
+    """Each player has features of their own, decides twice, and is paid for action 1."""
+    log, players = log_of_players(np.zeros(500), np.full(500, 2)), np.repeat(np.arange(500), 2)
+    actions = log.arrays["actions"]
     alike = Dataset.from_arrays(
-        np.eye(400)[players], arrays["actions"], arrays["rewards"], np.ones(800), action_probs=np.full(800, 0.5)
+        np.eye(500)[players], actions, actions.astype(float), np.ones(1000), action_probs=np.full(1000, 0.5)
     )
     alike.texts, alike.records["player"] = log.texts, log.records["player"]
-    policy = TablePolicy(np.full((400, 2), 0.5), np.tile([0.0, 1.0], (400, 1)))
+    policy = TablePolicy(np.full((500, 2), 0.5), np.tile([0.0, 1.0], (500, 1)))
     with pytest.raises(ValueError, match="only of the same player, though: make players the unit"):
         certify(policy, alike, compare=False)
-    assert certify(policy, alike, compare=False, unit="player").estimate == approx(0.1, abs=0.05)
+    assert certify(policy, alike, compare=False, unit="player").estimate == approx(0.25, abs=0.03)
 
 
 def test_a_gain_that_players_share_is_found_with_players_as_the_unit():

@@ -461,8 +461,8 @@ def explain(
         lines.append(f"There is no bound of these terms by {method}: it takes {NEEDS[method]}.")
     if chosen.interval.lower == 0 < chosen.bound.lower:
         lines.append(
-            f"The bound of {chosen.bound.lower:+.4g} is as small as the rounding of returns of this size, and counts as "
-            "0: subtract a constant from all rewards and from their range."
+            f"The bound of {chosen.bound.lower:+.4g} is as small as the rounding of returns of this size, and counts "
+            "as 0: subtract a constant from all rewards and from their range."
         )
     if config.auto and len(tested) > 1:
         lines.append(

@@ -244,8 +244,9 @@ def check_apart(live: Dataset, control: Dataset) -> None:
     """Raise ValueError if both logs have the same episodes: their difference would be too small, and certain."""
     shared = shared_episodes(live, episode_digests(control))
     if shared.any():
+        where = place(live, int(shared.argmax()))
         raise ValueError(
-            f"{place(live, int(shared.argmax()))}: is one of {int(shared.sum()):,} live episodes (of {len(live):,}) that "
+            f"{where}: is one of {int(shared.sum()):,} live episodes (of {len(live):,}) that "
             f"are among the control episodes, too; compare two groups without common episodes{UNLESS_SCHEDULED}"
         )
 
