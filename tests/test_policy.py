@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
 import rbi
@@ -544,6 +545,18 @@ def test_damaged_digests_of_training_episodes_are_refused(tmp_path):
     policy.save(tmp_path / "policy")
     (tmp_path / "policy" / "training.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"training\.safetensors: is missing or damaged"):
+        rbi.load_policy(tmp_path / "policy")
+
+
+def test_digests_that_confuse_episodes_are_refused(tmp_path, monkeypatch):
+    policy = policy_of(VECTOR)
+    policy.training_digests = np.array([3, 7], np.uint64)
+    with monkeypatch.context() as before:
+        before.setattr(
+            "rbi.policy.save_arrays", lambda arrays, path: save_arrays({"episodes": arrays["digests"]}, path)
+        )
+        policy.save(tmp_path / "policy")
+    with pytest.raises(ValueError, match=r"training\.safetensors: an earlier version wrote it, .*; train again"):
         rbi.load_policy(tmp_path / "policy")
 
 

@@ -40,6 +40,8 @@ from rbi.torch_settings import with_own_settings, with_own_thread
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 FORMAT = 3
+OLD_HASHES = {"episodes", "states"}
+"""Names that digests of episodes and keys of states had when one-hot rows and small integers could have equal ones."""
 VECTORS_AT_ONCE, IMAGES_AT_ONCE = 1 << 14, 1 << 10
 BETA_TOLERANCE = 1e-3  # of the sum of given probabilities
 CONFIG, WEIGHTS, TRAINING = "policy.json", "weights.safetensors", "training.safetensors"
@@ -447,7 +449,7 @@ class Policy(Suggesting):
         with fileio.atomic_folder(path) as folder:
             save_file(weights, folder / WEIGHTS)
             checksums = {"weights": fingerprint(folder / WEIGHTS)}
-            training = {} if self.training_digests is None else {"episodes": self.training_digests}
+            training = {} if self.training_digests is None else {"digests": self.training_digests}
             training |= {} if self.visits is None else self.visits.arrays()
             if training:
                 save_arrays({name: np.ascontiguousarray(part) for name, part in training.items()}, folder / TRAINING)
@@ -568,7 +570,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
             advantage_baseline=config.get("advantage_baseline", "pi"),
             columns=Feature.from_json(config.get("columns", [])),
             action_names=[str(name) for name in config.get("action_names", [])],
-            training_digests=training.get("episodes"),
+            training_digests=training.get("digests"),
             visits=visits_from(training),
             **numbers,
         )
@@ -594,7 +596,10 @@ def load_training(path: Path, checksum: Any) -> dict[str, Array]:
     """What a policy keeps of its training episodes. Raises ValueError unless the file is the one that was saved."""
     if not path.is_file() or fingerprint(path) != checksum:
         raise ValueError(f"{path}: is missing or damaged (size or checksum is not the one in {CONFIG})")
-    return load_arrays(path)
+    found = load_arrays(path)
+    if not OLD_HASHES.isdisjoint(found):
+        raise ValueError(f"{path}: an earlier version wrote it, which mixed up some states and episodes; train again")
+    return found
 
 
 @contextlib.contextmanager

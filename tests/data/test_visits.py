@@ -132,6 +132,15 @@ def test_saved_visits_are_restored():
     assert (found.of(np.ones((1, 1))).tolist(), found.sigma) == ([[4, 1]], 2.0)
 
 
+@pytest.mark.parametrize(
+    "states",
+    [np.eye(1500), np.stack(np.meshgrid(*[np.arange(6.0)] * 5), -1).reshape(-1, 5), 2.0 ** np.arange(-60, 60)[:, None]],
+    ids=["one-hot", "grid", "powers of 2"],
+)
+def test_states_whose_bits_are_nearly_all_zero_have_keys_of_their_own(states):
+    assert len(np.unique(state_keys(states))) == len(states)
+
+
 def test_no_states_are_refused():
     with pytest.raises(ValueError, match="no states"):
         PseudoCounts.fit([], ACTIONS)

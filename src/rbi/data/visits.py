@@ -34,7 +34,7 @@ class VisitCounts(NamedTuple):
 
     def arrays(self) -> dict[str, Array]:
         """What `visits_from` restores it from."""
-        return {"states": self.keys, "visits": self.counts, "sigma": np.array([self.sigma], np.float32)}
+        return {"keys": self.keys, "visits": self.counts, "sigma": np.array([self.sigma], np.float32)}
 
     def of(self, obs: Array) -> Array:
         """Counts `[B, A]` for observations `[B, D]`; 0 where a state was never visited."""
@@ -141,7 +141,7 @@ def visits_from(arrays: dict[str, Array]) -> VisitCounts | PseudoCounts | None:
     """The visits that were saved with a policy, if there are any."""
     sigma = float(arrays["sigma"][0]) if "sigma" in arrays else 0.0
     if "visits" in arrays:
-        return VisitCounts(arrays["states"], arrays["visits"], sigma)
+        return VisitCounts(arrays["keys"], arrays["visits"], sigma)
     if "variance" in arrays:
         directions, variance, ridge = (torch.from_numpy(arrays[name].copy()) for name in TENSORS)
         return PseudoCounts(directions, variance, ridge.squeeze(), sigma)
