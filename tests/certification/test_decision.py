@@ -657,6 +657,25 @@ def test_true_probabilities_are_accepted_if_the_clone_is_that_of_an_earlier_poli
         check_ratio_to_clone(uniform, log.arrays["actions"], log.arrays["action_probs"])
 
 
+def nearly_certain(share, rare, seed, steps=1000):
+    """Actions and their probabilities where action 1 is rare in a share of the states, and one of two in the others."""
+    rng = np.random.default_rng(seed)
+    logged = np.where(rng.random(steps) < share, rare, 0.5)
+    actions = (rng.random(steps) < logged).astype(int)
+    return actions, np.where(actions == 1, logged, 1 - logged)
+
+
+@pytest.mark.parametrize("rare", [1e-3, 2e-4, 5e-5])
+def test_true_probabilities_are_accepted_if_the_later_policy_is_nearly_certain_in_some_states(rare):
+    """Of the other states enough is logged, but what the clone misses in these would be in actions that never occur."""
+    uniform = np.full((1000, 2), 0.5)
+    for seed in range(6):
+        check_ratio_to_clone(uniform, *nearly_certain(0.6, rare, seed))
+    actions, probs = nearly_certain(0.4, 1e-9, 0)
+    with pytest.raises(ValueError, match="do not match the actions"):
+        check_ratio_to_clone(uniform, actions, np.where(probs == 0.5, 0.9, probs))
+
+
 def test_true_probabilities_of_many_rare_actions_are_accepted():
     """One of 2,000 actions is six standard errors too frequent in 1% of the logs, since counts of 1 are skewed."""
     p = np.random.default_rng(0).dirichlet(np.full(2000, 0.5))

@@ -44,6 +44,12 @@ def test_an_archive_with_d4rls_names_has_the_episodes_that_its_ends_make(tmp_pat
     assert (len(store), state.rejected) == (2, 1)
 
 
+def test_continuous_actions_of_an_archive_are_named(tmp_path):
+    d4rl(tmp_path / "a.npz", np.zeros((3, 2)), "-tt", actions=np.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"actions of shape \(3, 2\): must be one number a step; continuous actions"):
+        load_episodes(tmp_path / "a.npz")
+
+
 def test_what_an_archive_has_of_the_behaviour_policy_is_read(tmp_path):
     probs, masks = np.tile([0.25, 0.0, 0.75], (3, 1)), np.tile([True, False, True], (3, 1))
     more = {"actions": [0, 2, 0], "action_probs": [0.25, 0.75, 0.25], "action_masks": masks, "behavior_probs": probs}

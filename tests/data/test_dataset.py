@@ -186,6 +186,8 @@ def test_a_slice_is_a_dataset_that_samplers_accept():
         assert isinstance(part, Dataset)
         for got, wanted in zip(part, made[which], strict=True):
             assert_same(got, wanted)
+    data.rejected, data.num_lost = [RejectedEpisode("log.csv", 9, "no reward")], 2
+    assert (data[1:4].rejected, data.select([0]).num_lost) == (data.rejected, 2)  # nothing is decided without them
     sampler = Sampler(data[1:4], SamplerConfig(batch_size=4), torch.Generator().manual_seed(0))
     assert sampler.draw().states.shape == (4, 1, 3)
 
@@ -303,6 +305,9 @@ def test_a_summary_counts_ends_actions_rewards_and_players():
         ({"observations": ["new", "vip"]}, "^observations cannot .*'new'.* rbi.Dataset.from_frame reads columns"),
         ({"observations": [[1j], [1]]}, r"observations of type complex128: must be real numbers"),
         ({"rewards": [1j, 1]}, "^rewards of type complex128: must be real numbers"),
+        ({"rewards": np.array([1, 2], "m8[h]")}, r"^rewards of type timedelta64\[h\]: must be real numbers"),
+        ({"rewards": np.ma.masked_equal([1.0, -999.0], -999.0)}, "a masked array: .* leave these steps out"),
+        ({"observations": np.array([["NaT"], ["2024"]], "M8[s]")}, r"of type datetime64\[s\]: must be real numbers"),
     ],
 )
 def test_arrays_that_are_no_steps_are_refused_with_their_name(changes, reason):

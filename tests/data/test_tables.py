@@ -4,11 +4,11 @@ import contextlib
 import csv
 import datetime
 import gzip
+import itertools
 import json
 import pickle
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -155,7 +155,7 @@ def test_rows_in_any_order_of_t_over_any_blocks_and_files_are_the_episodes(episo
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_files, "PARQUET_BLOCK_ROWS", data.draw(st.integers(1, 7)))
         patch.setattr(table_files, "TEXT_BLOCK_BYTES", data.draw(st.integers(1, 400)))
-        for number, (start, stop) in enumerate(pairwise([0, *cuts, rows])):
+        for number, (start, stop) in enumerate(itertools.pairwise([0, *cuts, rows])):
             table(Path(folder) / f"part-{number}{suffix}", {name: c[start:stop] for name, c in columns.items()})
         found = read(Path(folder), actions=ACTIONS)
     assert len(found) == len(episodes)
@@ -355,11 +355,11 @@ def test_all_files_of_a_folder_must_have_the_columns_of_the_first(file):
 
 def test_a_prefix_of_observed_columns_takes_none_that_means_something_else(tmp_path):
     columns = {"x_id": [1, 2], "x_age": [30, 40], "x_act": [0, 1], "x_paid": [1.0, 2.0], "x_prob": [0.5, 0.5]}
-    roles = {"action": "x_act", "reward": "x_paid", "action_prob": "x_prob", "one_step": True}
+    roles = {"action": "x_act", "reward": "x_paid", "action_prob": "x_prob", "player": "x_id", "one_step": True}
     path = as_csv(tmp_path / "log.csv", columns)
-    assert open_reader(path, settings=asking(observations=("x_",), **roles)).layout.observations == ("x_age", "x_id")
-    named = open_reader(path, settings=asking(observations=("x_age", "x_prob"), **roles))
-    assert named.layout.observations == ("x_age", "x_prob")
+    assert open_reader(path, settings=asking(observations=("x_",), **roles)).layout.observations == ("x_age",)
+    named = open_reader(path, settings=asking(observations=("x_age", "x_id"), **roles))
+    assert named.layout.observations == ("x_age", "x_id")
 
 
 @pytest.mark.parametrize(("column", "role"), [("action", "action"), ("reward", "reward"), ("terminated", "end")])
@@ -1485,3 +1485,24 @@ def test_durations_are_refused_with_what_to_write():
     frame = pa.table(TWO_EPISODES | {"t": pa.array(range(5), pa.duration("s"))})
     with pytest.raises(ValueError, match=r"column 't': cannot be read \(it holds duration\[s\]\): make it numbers"):
         Dataset.from_frame(frame)
+
+
+def test_a_line_that_was_cut_off_adds_no_action_and_no_category(tmp_path):
+    rows = "".join(f"{seg},{offer},1,0.5\n" for seg, offer in itertools.product(("new", "old"), ("gift", "none")))
+    head = "seg,offer,paid,p\n"
+    asked = asking(observations=("seg",), action="offer", reward="paid", action_prob="p", one_step=True)
+    for cut, names in (("vi,gif", ("gift", "none")), ("vi,900", ("gift", "none"))):
+        (tmp_path / "log.csv").write_text(head + rows + cut)
+        data = load_episodes(tmp_path / "log.csv", settings=asked)
+        assert data.spec.action_names == names
+        assert (len(data), len(data.rejected), data.spec.num_actions) == (4, 1, 2)
+        assert [feature.categories for feature in data.spec.features] == [("new", "old")]
+    (tmp_path / "log.csv").write_text(head + rows.replace("gift", "0").replace("none", "1") + "new,900")
+    assert load_episodes(tmp_path / "log.csv", settings=asked).spec.num_actions == 2
+
+
+def test_the_probability_of_the_action_is_not_observed(tmp_path):
+    (tmp_path / "log.csv").write_text("seg,offer,paid,p\nnew,0,1,0.5\nold,1,0,0.5\n")
+    asked = asking(observations=("seg", "p"), action="offer", reward="paid", action_prob="p", one_step=True)
+    with pytest.raises(ValueError, match="column 'p' is the probability of the action, which is unknown when"):
+        load_episodes(tmp_path / "log.csv", settings=asked)

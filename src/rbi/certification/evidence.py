@@ -29,6 +29,7 @@ MIN_EXPLORATION = {"all": 0.01, "taken": 0.01, "estimated": 0.05}  # mean probab
 MISMATCH = 6.0  # standard errors
 MANY = 100.0  # expected actions, of which the count is nearly normal
 BY_CHANCE = 1e-9  # probability with which true logged probabilities are refused because of their weights
+NEARLY_CERTAIN = 0.99  # probability of an action beside which hardly any other is in a log
 MAX_RATIO_ERROR = 0.2  # of the mean of clone / logged probability; some actions may be impossible in a state
 UNLESS_SCHEDULED = " (or, where a schedule repeats the same contexts, --accept-equal of certify and monitor)"
 RANGE_SLACK = 1e-6  # of a range of returns: rewards are stored as float32
@@ -109,8 +110,9 @@ def check_complete(data: Dataset) -> None:
             f"{data.rejected[0]}; {len(data.rejected):,} rejected episodes may differ from the others: nothing is "
             "decided until their rows are repaired, or removed if they are no decisions"
         )
-    if isinstance(data, Store) and data.num_lost:
-        raise ValueError(f"{data.path}: {data.lost_text()}; those may differ from the others: nothing is decided")
+    if data.num_lost:
+        lost = f"{data.path}: {data.lost_text()}" if isinstance(data, Store) else f"{data.num_lost:,} episodes are lost"
+        raise ValueError(f"{lost}; those may differ from the others: nothing is decided")
     if not len(data):
         raise ValueError("no episodes")
 
@@ -270,13 +272,16 @@ def check_ratio_to_clone(clone: Array, actions: Array, logged: Array) -> None:
 
     Which those are is not known. A clone that takes others, too, has a mean below 1, and one that is limited to actions
     of the log a mean above 1, since rare ones may be missing there: the former has to be far above, or the latter far
-    below. Below, what is missing may be in rare actions of large ratios, if so few are expected that there may be none.
+    below. Below, what is missing may be in rare actions of large ratios, if so few are expected that there may be none;
+    and where the logged action was nearly certain, all that the clone gives to others counts as there.
     """
     occurs = np.bincount(actions, minlength=clone.shape[1]) > 0
     usual = np.maximum(clone[:, occurs].sum(1, dtype=np.float64), 1e-12)
     ratio = clone[np.arange(len(actions)), actions].astype(np.float64) / logged
-    rare_actions = float((1 - logged).sum())
-    sides = [(1, ratio)] + [(-1, ratio / usual)] * (math.exp(-rare_actions) < BY_CHANCE)
+    certain = logged > NEARLY_CERTAIN
+    rare_actions = float((1 - logged)[~certain].sum())
+    at_most = ratio / usual + np.where(certain, 1 - clone[np.arange(len(actions)), actions] / usual, 0)
+    sides = [(1, ratio)] + [(-1, at_most)] * (math.exp(-rare_actions) < BY_CHANCE)
     for side, values in sides:
         above = float(values.mean()) - 1
         off = above * math.sqrt(len(values)) / max(float(values.std()), abs(above), 1e-12)  # few equal ones say little

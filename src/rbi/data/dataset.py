@@ -303,7 +303,7 @@ class Dataset(Suggesting, Sequence[Episode]):
 
     def select(self, indices: Sequence[int] | Array) -> "Dataset":
         """Some episodes: those of these indices, in this order, or where booleans `[E]` are true, as in
-        `dataset.select(dataset.scores > 0)`. A contiguous range is not copied."""
+        `dataset.select(dataset.scores > 0)`. A contiguous range is not copied. `rejected` and `num_lost` stay."""
         chosen = np.asarray(indices)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
@@ -321,8 +321,8 @@ class Dataset(Suggesting, Sequence[Episode]):
             else:
                 arrays[name] = array[concat_ranges(starts, counts)]
         place_episodes(records)
-        found = Dataset(self.spec, read_only(arrays), records, self.texts)
-        found.table_roles = self.table_roles
+        found = Dataset(self.spec, read_only(arrays), records, self.texts, self.rejected)
+        found.table_roles, found.num_lost = self.table_roles, self.num_lost
         return found
 
     def ranges(self, max_bytes: int) -> list[slice]:
@@ -508,9 +508,10 @@ def own_copy(values: Any, dtype: Any = None) -> Array:
 
 
 def own_floats(name: str, values: Any) -> Array:
-    """A copy in float32. Raises ValueError for complex numbers, which NumPy would cut off with a warning."""
+    """A copy in float32. Raises ValueError for complex numbers, which NumPy would cut off with a warning, and for dates
+    and durations, which it would count in units of their own."""
     found = as_array(values)
-    if np.iscomplexobj(found):
+    if found.dtype.kind in "cmM":
         raise ValueError(f"{name} of type {found.dtype}: must be real numbers")
     return own_copy(found, np.float32)
 

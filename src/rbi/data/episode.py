@@ -381,6 +381,8 @@ def frozen(array: Array) -> Array:
 
 def as_array(values: Any) -> Array:
     """An array of a user's values, also of a tensor with a gradient or on a GPU."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError("a masked array, whose masked values would count: leave these steps out, or fill them")
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 

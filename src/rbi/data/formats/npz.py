@@ -79,8 +79,12 @@ class NpzReader:
             arrays = {role: np.asarray(file[name]) for role, name in names.items()}
         steps = len(arrays["actions"])
         for role, array in arrays.items():
-            if role not in ("observations", *PER_ACTION):
-                arrays[role] = array.reshape(len(array), -1).squeeze(1) if array.ndim > 1 else array
+            if role in ("observations", *PER_ACTION):
+                continue
+            if array.size != len(array):
+                discrete = "; continuous actions are not supported" if role == "actions" else ""
+                raise ValueError(f"{names[role]} of shape {array.shape}: must be one number a step{discrete}")
+            arrays[role] = array.reshape(len(array))
         arrays.setdefault("terminations", np.zeros(steps, bool))
         observations, stack = single_images(arrays.pop("observations"), arrays)
         found = Dataset.from_arrays(

@@ -61,6 +61,13 @@ class Block:
         given = self.line_numbers
         return np.arange(given.start, given.stop) if isinstance(given, range) else np.array(given, np.int64)
 
+    def without_faults(self) -> "Block":
+        """The rows without a fault."""
+        if not self.faults:
+            return self
+        kept = np.setdiff1d(np.arange(len(self)), list(self.faults))
+        return Block(self.path, self.table.take(kept), self.lines[kept].tolist(), is_text_file=self.is_text_file)
+
     def compact(self, names: Sequence[str | None]) -> "Block":
         """The same block with less memory: few distinct texts become dictionaries, plain numbers become numbers, except
         in columns of names: 007 is another name than 7."""

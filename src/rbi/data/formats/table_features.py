@@ -375,10 +375,11 @@ class Scan:
     def add(self, block: Block, file: int = 0) -> None:
         self.rows += len(block)
         step = self.layout.step
+        whole = block.without_faults()  # half a line has no action or category that is worth a place
         if self.need_actions:
-            self.add_actions(block)
+            self.add_actions(whole)
         for column in self.counted.values():
-            column.add(block)
+            column.add(whole)
         if step and (self.has_dates or block.begins_with_date(step)):
             self.has_dates = True
         elif step:

@@ -138,8 +138,14 @@ class TableConfig(Suggesting):
         return " ".join(words)
 
 
-OUTCOMES = {"action": "action", "reward": "reward", "terminated": "end", "truncated": "time limit"}
-"""What a step leads to, which no policy can observe."""
+OUTCOMES = {
+    "action": "action",
+    "action_prob": "probability of the action",
+    "reward": "reward",
+    "terminated": "end",
+    "truncated": "time limit",
+}
+"""What a step leads to, or tells which action was taken: no policy can observe it."""
 ROW_ROLES = {"episode", "step", "terminated", "truncated"}
 """Roles without a meaning where every row is an episode."""
 
@@ -278,7 +284,7 @@ class LayoutFinder:
                     f"{self.option('truncated')}, or both{more if single['episode'] else ''}"
                 )
         ends = {role: single[role] for role in ("terminated", "truncated")}
-        outcomes = {"action": action, "reward": reward} | ends
+        outcomes = {"action": action, "action_prob": single["action_prob"], "reward": reward} | ends
         observations = self.observations(others, outcomes, bandit=bandit)
         if self.missing:
             raise ValueError(f"{self.path}: {'; '.join(self.missing)}; {self.columns()}")
