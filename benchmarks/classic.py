@@ -77,10 +77,12 @@ def episodes_of(env):
 
 def settings_of(cell):
     """The preset's settings of a cell, but for those that do not change a run: processes, the size of rewards, which is
-    measured as 1 in all these environments, and the networks to improve from, which are the latest as before."""
+    measured as 1 in all these environments, and for Ape-X the networks to improve from."""
     config = TrainConfig.preset(cell.env, cell.algo)
     found = {part: dataclasses.asdict(getattr(config, part)) for part in PARTS}
-    del found["schedule"]["env_processes"], found["actor"]["reward_scale"], found["learner"]["improve_from"]
+    del found["schedule"]["env_processes"], found["actor"]["reward_scale"]
+    if cell.algo == "apex":
+        del found["learner"]["improve_from"]
     return found
 
 

@@ -482,6 +482,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
             q_loss="squared",
             advantage_baseline="mean",
             bootstrap_policy="rule",
+            improve_from="target",
         ),
         "replay": ReplayConfig(capacity=200_000, priority_exponent=0.0),
         "returns": ReturnConfig(),
