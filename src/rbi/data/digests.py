@@ -1,6 +1,7 @@
 """What tells episodes apart: CRC-32 checksums, which find damage in a store, and digests, which show whether two
 datasets share episodes. Policies keep the digests of their training episodes."""
 
+import functools
 import zlib
 from collections.abc import Iterable
 
@@ -126,11 +127,15 @@ def row_hashes(array: Array) -> Array:
     width = rows.shape[1] * rows.dtype.itemsize
     kind = next(kind for kind in (np.uint64, np.uint32, np.uint8) if width % np.dtype(kind).itemsize == 0)
     words = rows.view(np.uint8).view(kind)
-    with np.errstate(over="ignore"):
-        places = mix(np.arange(1, words.shape[1] + 1, dtype=np.uint64) * GOLDEN)
-        size = max(1, CHUNK // max(1, words.shape[1]))
-        chunks = [mix(words[n : n + size] ^ places).sum(1) for n in range(0, len(words), size)]
+    places, size = numbers_of_places(words.shape[1]), max(1, CHUNK // max(1, words.shape[1]))
+    chunks = [mix(words[n : n + size] ^ places).sum(1) for n in range(0, len(words), size)]
     return np.concatenate([np.zeros(0, np.uint64), *chunks])
+
+
+@functools.cache
+def numbers_of_places(width: int) -> Array:
+    """`[width]` uint64: a random number for each place of a row."""
+    return mix(np.arange(1, width + 1, dtype=np.uint64) * GOLDEN)
 
 
 def mix(x: Array) -> Array:
