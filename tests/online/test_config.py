@@ -203,7 +203,7 @@ def test_an_invalid_schedule_is_refused_by_name(bad):
 def test_a_rule_may_be_given_as_an_object_or_as_text():
     config = TrainConfig.preset("CartPole-v1", rule=rbi.Reroute(0.5, 1.5))
     assert config == TrainConfig.preset("CartPole-v1", rule="reroute(0.5,1.5)")
-    assert config.changed(actor=ActorConfig(rule=rbi.Greedy())).actor.rule == "greedy"
+    assert config.changed(actor=ActorConfig(rule=rbi.Greedy(), improve_in="both")).actor.rule == "greedy"
 
 
 def test_an_unknown_rule_is_refused_before_anything_runs():
