@@ -120,6 +120,8 @@ def test_what_is_neither_a_policy_nor_data_is_named_with_what_to_give():
             call(table)
         with pytest.raises(TypeError, match=r"is of type ImproveResult: must be a Policy .*; give its \.policy"):
             call(result)
+        with pytest.raises(TypeError, match=r"is of type module: must be a Policy or the path of its folder$"):
+            call(rbi)
     for call in (rbi.improve, rbi.offline, lambda given: rbi.certify(policy, given)):
         with pytest.raises(TypeError, match=r"the data is of type Table: must be a Dataset or a path; rbi\.Dataset"):
             call(table)

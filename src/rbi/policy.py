@@ -579,7 +579,7 @@ def load_policy(path: Path | str, *, trunk: TrunkFactory | None = None) -> Polic
 def find_policy(path: Path | str) -> Path:
     """The folder of a policy, or that of the best or last policy in a run folder."""
     if not isinstance(path, str | os.PathLike):
-        inner = "; give its .policy" if hasattr(path, "policy") else ""
+        inner = "; give its .policy" if isinstance(getattr(path, "policy", None), Policy) else ""
         raise TypeError(
             f"the policy is of type {type(path).__name__}: must be a Policy or the path of its folder{inner}"
         )

@@ -75,6 +75,13 @@ def test_options_of_several_learners_are_listed_once_with_their_defaults(capsys,
     assert "(default: behavior-q: 0.5, dqfd: 0.0, bcq: 0.0, cql: 0.0)" in shown
 
 
+@pytest.mark.parametrize("words", [["evaluate"], ["data", "record"], ["offline"]], ids=" ".join)
+def test_the_protocol_is_said_to_be_that_of_atari_games(words, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--help-all"])
+    assert re.search(r"protocol \{paper,modern\} Atari games only\. paper: ", " ".join(capsys.readouterr().out.split()))
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_examples_fit_into_80_columns_as_a_shell_reads_them(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")

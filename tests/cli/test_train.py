@@ -108,6 +108,10 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_metrics(how, uninterrupte
         (("--env", "CartPole-v1", "--preset", "slow"), "preset"),
         (("--env", "CartPole-v1", "--learner.batch-size", "0"), "batch_size = 0: must be at least 1"),
         (("--env", "CartPole-v1", "--resume"), "--resume: name the run with --out"),
+        (
+            ("--env", "CartPole-v1", "--resume", "--overwrite", "--out", "a"),
+            "--resume: name the run with --out, without",
+        ),
         (("--env", "CartPole-v1", "--resume", "--out", "nowhere"), "no such folder"),
         (("--env", "CartPole-v1", "--address", "auto"), "--address auto: is for --engine ray"),
         (("--env", ""), "--env: name an environment"),
@@ -222,7 +226,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("game", "message"),
-    [("Broken-v0", "failed with KeyError: 'a cable'"), ("Nan-v0", "gave a reward or an observation that is not")],
+    [("Broken-v0", "failed with KeyError: 'a cable' (games.py:"), ("Nan-v0", "reward = nan: must be finite")],
 )
 @pytest.mark.filterwarnings("ignore:.*NaN value")  # Gymnasium's own, before ours
 def test_an_environment_that_fails_is_named_in_one_line(game, message, tmp_path, capsys):

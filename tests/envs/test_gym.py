@@ -5,6 +5,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 
 import gymnasium
 import numpy as np
@@ -485,8 +487,8 @@ def test_a_function_that_returns_one_environment_again_is_refused():
             make(EnvConfig.of(again), 2)
 
 
-@pytest.mark.parametrize("reward", [2, np.float64(2), np.array(2.0), np.array([2.0])], ids=repr)
-def test_a_reward_may_be_an_array_of_one_number(reward):
+@pytest.mark.parametrize("reward", [2, np.float64(2), np.array(2.0), np.array([2.0]), Decimal(2)], ids=repr)
+def test_a_reward_may_be_any_number_or_an_array_of_one(reward):
     class Rewards(Flat):
         def step(self, action):
             return np.zeros((2, 3)), reward, *super().step(action)[2:]
@@ -528,8 +530,23 @@ def test_an_environment_that_renders_no_images_is_refused_by_its_id(screen, why,
         env.screen()
 
 
-@pytest.mark.parametrize(("observed", "reward"), [(np.nan, 0.0), (1e39, 0.0), (0.5, np.inf)])
-def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments_id(observed, reward):
+@pytest.mark.parametrize(
+    ("observed", "reward", "error"),
+    [
+        (np.nan, 0.0, "gave an observation with numbers that are not finite in float32"),
+        (1e39, 0.0, "gave an observation with numbers that are not finite in float32"),
+        (0.5, -np.inf, "reward = -inf: must be finite in float32"),
+        (0.5, np.nan, "reward = nan: must be finite in float32"),
+        (0.5, 1e39, "reward = 1e[+]39: must be finite in float32"),
+        (0.5, 10**400, "reward = 10+: must be finite in float32"),
+        (0.5, None, "reward = None: must be a number"),
+        (0.5, "5", "reward = '5': must be a number"),
+        (0.5, 1j, "reward = 1j: must be a number"),
+    ],
+)
+def test_observations_and_rewards_that_are_not_finite_numbers_are_named_with_the_environments_id(
+    observed, reward, error
+):
     class Broken(Flat):
         def step(self, _action):
             return np.full((2, 3), observed), reward, False, False, {}
@@ -537,8 +554,20 @@ def test_observations_and_rewards_that_are_not_finite_stop_with_the_environments
     env = GymVector(EnvConfig.of(Broken), 2)
     env.reset(0)
     env.send(np.zeros(2, int))
-    with pytest.raises(ValueError, match="--env Broken: gave a reward or an observation that is not a finite number"):
+    with pytest.raises(ValueError, match=f"^--env Broken: {error}$"):
         env.recv()
+
+
+def test_an_error_of_an_environment_has_its_innermost_place_outside_of_libraries():
+    def parse(_):
+        return Fraction("half")
+
+    line = parse.__code__.co_firstlineno + 1
+    for transform, place in ((parse, rf" \(test_gym.py:{line}\)"), (json.loads, "")):
+        with pytest.raises(ValueError, match=rf"failed with \w+: .*[^)]{place}$"):
+            GymVector(
+                EnvConfig.of(lambda made=transform: TransformObservation(Flat(), made, Flat.observation_space)), 1
+            )
 
 
 class Painted(Odd):

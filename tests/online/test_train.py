@@ -271,6 +271,21 @@ def test_environments_that_are_refused_are_closed(made, space, error, monkeypatc
     assert Fragile.opened == 0
 
 
+class Unspaced(Fragile):
+    """No environment has observations before it was reset."""
+
+    @property
+    def observation_space(self):
+        raise OSError("no simulator")
+
+
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_observations_that_are_not_known_are_refused_alike_with_every_preset(preset):
+    with pytest.raises(ValueError, match=r"^--env Unspaced: failed with OSError: no simulator \(test_train.py:\d+\)$"):
+        train(Unspaced, preset=preset, **QUIET)
+    assert Fragile.opened == 0
+
+
 def test_an_environment_that_a_function_made_has_to_be_passed_again(tmp_path):
     run = train(Doors, out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
     for again in (
@@ -369,11 +384,18 @@ def test_a_run_resumes_with_its_own_settings_only(trained):
         train("CartPole-v1", out=trained.out, **QUIET)
 
 
-def test_fewer_updates_than_the_checkpoint_has_are_refused(tmp_path):
-    train("CartPole-v1", out=tmp_path / "run", **(SHORT | {"eval_episodes": 0}), **QUIET)
-    (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(ValueError, match="updates = 20"):
-        train(out=tmp_path / "run", resume=True, updates=20, **QUIET)
+@pytest.mark.parametrize("complete", [True, False])
+def test_fewer_updates_than_a_run_has_done_are_refused(complete, trained, tmp_path):
+    run = shutil.copytree(trained.out, tmp_path / "run")
+    if not complete:
+        (run / "result.json").unlink()
+    with pytest.raises(ValueError, match=r"^--schedule.updates = 20: .*/run has done 40 already$"):
+        train(out=run, resume=True, updates=20, **QUIET)
+
+
+def test_a_resumed_run_is_not_overwritten(trained):
+    with pytest.raises(ValueError, match=r"^resume: name the run with out, without overwrite$"):
+        train(out=trained.out, resume=True, overwrite=True, **QUIET)
 
 
 def test_the_callback_sees_every_report_and_stops_the_run_by_returning_false():
@@ -669,19 +691,54 @@ def test_a_sweep_over_both_algorithms_gives_each_the_settings_that_it_uses():
     assert used_settings("apex", given) == {"batch_size": 8, "learner": given["learner"]}
 
 
-def test_environments_of_one_name_cannot_share_a_sweep(tmp_path):
-    makers = [lambda **settings: gymnasium.make("CartPole-v1", **settings) for _ in range(2)]
-    with pytest.raises(ValueError, match="is the folder of several runs"):
-        sweep(makers, out=tmp_path / "s", **SWEEP, **QUIET)
+def cart(**settings):
+    return gymnasium.make("CartPole-v1", **settings)
 
 
-def test_an_interrupted_sweep_says_how_to_continue_it_rather_than_its_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"envs": [cart, cart]}, "envs: cart occurs twice; runs need different environments, algorithms and seeds"),
+        ({"algos": ["apex", "apex"]}, "algos: apex occurs twice"),
+        ({"seeds": [1, 3, 3]}, "seeds: 3 occurs twice"),
+        ({"envs": []}, "envs is empty: name at least one"),
+        ({"algos": []}, "algos is empty"),
+        ({"seeds": range(0)}, "seeds is empty"),
+        ({"envs": "CartPole-v1"}, r"envs = 'CartPole-v1': must be a list, also of one, such as \['CartPole-v1'\]"),
+        ({"envs": cart}, "envs = <function cart at .*>: must be a list"),
+        ({"algos": "rbi"}, "algos = 'rbi': must be a list"),
+        ({"seeds": 3}, r"seeds = 3: must be a list, also of one, such as \[3\]"),
+        ({"callback": print}, "callback: a sweep takes none; use rbi.train for each run"),
+        ({"device": "gpu"}, "device = 'gpu': must be one of auto, cpu, cuda"),
+        ({"resume": True, "overwrite": True}, "resume: name the sweep with out, without overwrite"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_sweep_that_cannot_be_is_refused_before_its_folder_is_touched(given, error, trained, tmp_path):
+    earlier = shutil.copytree(trained.out, tmp_path / "earlier")
+    files = {file: file.stat().st_mtime_ns for file in earlier.rglob("*")}
+    for out, overwrite in ((earlier, True), (tmp_path / "new", False)):
+        with pytest.raises(ValueError, match=f"^{error}"):
+            sweep(**({"envs": ["CartPole-v1"], "out": out, "overwrite": overwrite} | SWEEP | QUIET | given))
+    assert files == {file: file.stat().st_mtime_ns for file in earlier.rglob("*")}
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("envs", "named"),
+    [
+        (["CartPole-v1", "Acrobot-v1"], ""),
+        (["tests.games:Catch-v0"], "--env tests.games:Catch-v0 "),
+        (["CartPole-v1", "tests.games:Catch-v0"], "--envs CartPole-v1,tests.games:Catch-v0 "),
+    ],
+)
+def test_an_interrupted_sweep_says_how_to_continue_it_rather_than_its_run(envs, named, tmp_path, monkeypatch):
     def interrupt(*_args, **_options):
         raise KeyboardInterrupt("stopped after 10 updates; continue with --resume --out of the run")
 
     monkeypatch.setattr("rbi.online.sweep.run_job", interrupt)
-    with pytest.raises(KeyboardInterrupt, match=r"^stopped; the sweep continues with --resume --out .*/s$"):
-        sweep(["CartPole-v1"], out=tmp_path / "s", **SWEEP, **QUIET)
+    with pytest.raises(KeyboardInterrupt, match=rf"^stopped; the sweep continues with {named}--resume --out .*/s \(P"):
+        sweep(envs, out=tmp_path / "s", **SWEEP, **QUIET)
 
 
 def test_a_sweep_of_an_earlier_version_can_be_resumed(tmp_path):

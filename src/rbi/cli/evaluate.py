@@ -31,8 +31,8 @@ class Evaluate(Command):
     episodes: Annotated[int, Interval(ge=1, le=MAX_EPISODES)] = 100
     """Number of episodes, run in parallel. Four times as many halve the interval of the mean."""
     protocol: ProtocolName = "paper"
-    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25, no no-ops.
-    Both truncate Atari episodes after 108,000 frames."""
+    """Atari games only. paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability
+    0.25, no no-ops. Both truncate episodes after 108,000 frames."""
     epsilon: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of a random action instead of the policy's."""
     deterministic: bool = False

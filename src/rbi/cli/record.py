@@ -52,7 +52,8 @@ class Record(Command):
     num_envs: Annotated[int, Interval(ge=0, le=65_536)] = 0
     """Parallel environments; 0: one per episode or per 1,000 steps, at most 64, and at least one per policy."""
     protocol: ProtocolName = "paper"
-    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
+    """Atari games only. paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability
+    0.25."""
     max_frames: Annotated[int, Interval(ge=1, le=1_000_000_000)] = Protocol.max_frames
     """Emulator frames after which an Atari episode is truncated."""
     device: Device = "auto"

@@ -106,8 +106,8 @@ class Train(Command):
         super().__post_init__()
         if self.address and self.engine != "ray":
             raise ValueError(f"--address {self.address}: is for --engine ray")
-        if self.resume and self.out is None:
-            raise ValueError("--resume: name the run with --out")
+        if self.resume and (self.out is None or self.overwrite):
+            raise ValueError("--resume: name the run with --out, without --overwrite")
 
     @classmethod
     def defaults(cls, given: Any) -> "Train":

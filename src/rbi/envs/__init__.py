@@ -48,7 +48,7 @@ def make(
 
 def has_numbered_states(config: EnvConfig) -> bool:
     """Whether observations are the numbers of states (`gymnasium.spaces.Discrete`); False if there is no such
-    environment, which `check` explains."""
+    environment or it has no observation space, which `check` explains."""
     if config.is_atari:
         return False
     from rbi.envs.gym import has_numbered_states

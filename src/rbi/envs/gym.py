@@ -5,8 +5,11 @@ one-hot, the parts of Tuple and Dict observations one after the other. Masks of 
 
 import contextlib
 import re
+import sysconfig
+import traceback
 import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -30,6 +33,10 @@ GYMNASIUM_API = (
 OLD_API = re.compile(  # what `returned` and wrappers of Gymnasium say of such an environment
     r"(reset|step) returned |values to unpack \(expected [25]\b|unexpected keyword argument 'seed'|not of the form"
 )
+LIBRARIES = tuple(  # folders of code that is not the user's, as are all of site-packages
+    f"{path}/" for path in (Path(__file__).parents[1], Path(gymnasium.__file__).parent, sysconfig.get_path("stdlib"))
+)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MAX_REPLAYED = 100_000  # steps of an episode that a resumed run takes again; after more it starts new episodes
 
 
@@ -101,7 +108,7 @@ class GymVector:
 
     def recv(self) -> TimeStep:
         self.pending = False
-        is_first, reward = self.over.copy(), np.zeros(self.num_envs, dtype=np.float32)
+        is_first, rewards = self.over.copy(), [0.0] * self.num_envs
         end = np.full(self.num_envs, CONTINUES, dtype=np.uint8)
         columns = self.actions, self.actions.tolist(), is_first.tolist(), self.stopped.tolist()
         with self.errors_named():
@@ -113,24 +120,37 @@ class GymVector:
                     continue
                 stepped = self.envs[i].step(action + self.lowest_action)
                 observation, r, terminated, truncated, info = returned("step", 5, stepped)
-                reward[i] = np.asarray(r).item()  # some environments return an array of one number
+                rewards[i] = np.asarray(r).item()  # some environments return an array of one number
                 end[i] = TERMINATED if terminated else TRUNCATED if truncated else CONTINUES
                 self.obs[i] = self.read(observation)
                 self.read_mask(i, info, terminated=bool(terminated))
                 if len(self.taken[i]) <= MAX_REPLAYED:  # episodes may never end
                     self.taken[i].append(number)
         self.over = end != CONTINUES
-        return self.time_step(is_first, reward, end)
+        return self.time_step(is_first, self.as_rewards(rewards), end)
 
     def stop(self, env_index: int) -> None:
         self.stopped[env_index] = True
 
     def time_step(self, is_first: Array, reward: Array, end: Array) -> TimeStep:
-        """The newest observations; raises ValueError if one of them or a reward is not finite in float32."""
+        """The newest observations; raises ValueError if one of them is not finite in float32."""
         obs = np.array(self.obs)
-        if not np.isfinite(reward).all() or not (obs.dtype == np.uint8 or np.isfinite(obs).all()):
-            raise ValueError(f"--env {self.config.id}: gave a reward or an observation that is not a finite number")
+        if not (obs.dtype == np.uint8 or np.isfinite(obs).all()):
+            raise ValueError(f"--env {self.config.id}: gave an observation with numbers that are not finite in float32")
         return TimeStep(obs, is_first, reward, end, self.legal.copy())
+
+    def as_rewards(self, given: list[Any]) -> Array:
+        """Rewards as float32 `[N]`; raises ValueError for one that is no number, or is not finite in float32."""
+        try:
+            fits = min(given) >= -MAX_FLOAT32 and max(given) <= MAX_FLOAT32
+        except TypeError:  # None, texts
+            fits = False
+        if fits and np.isfinite(rewards := np.array(given, dtype=np.float32)).all():  # min and max may miss NaN
+            return rewards
+        fitting = (hasattr(reward, "__float__") and -MAX_FLOAT32 <= reward <= MAX_FLOAT32 for reward in given)
+        reward = given[list(fitting).index(False)]
+        wanted = "finite in float32" if hasattr(reward, "__float__") else "a number"
+        raise ValueError(f"--env {self.config.id}: reward = {reward!r}: must be {wanted}")
 
     @contextlib.contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -140,7 +160,7 @@ class GymVector:
         except Exception as error:
             message = " ".join(str(error).split())
             advice = f"; {GYMNASIUM_API}" if OLD_API.search(message) else ""
-            failed = f"failed with {type(error).__name__}: {message}{advice}"
+            failed = f"failed with {type(error).__name__}: {message}{place_in_user_code(error)}{advice}"
             raise ValueError(f"--env {self.config.id}: {failed}") from error
 
     def read(self, observation: Any) -> Array:
@@ -249,6 +269,14 @@ class Snapshot(NamedTuple):
             "over": self.over.tolist(),
             "actions": self.actions.tolist(),
         }
+
+
+def place_in_user_code(error: Exception) -> str:
+    """The innermost line of an error's traceback that is not a library's, such as " (mymod.py:9)"; empty if all are."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(("<", *LIBRARIES)) and "site-packages" not in frame.filename:
+            return f" ({Path(frame.filename).name}:{frame.lineno})"
+    return ""
 
 
 def random_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
@@ -379,6 +407,8 @@ def has_numbered_states(config: EnvConfig) -> bool:
         env = make_one(config)
     except ValueError:
         return False
-    found = isinstance(env.observation_space, spaces.Discrete)
-    env.close()
-    return found
+    with contextlib.closing(env):
+        try:
+            return isinstance(env.observation_space, spaces.Discrete)
+        except Exception:  # whatever a property of the environment raises; `GymVector.read_spaces` says it
+            return False

@@ -309,9 +309,10 @@ def record(
     function that makes an environment; by default the one that the first policy was trained in.
 
     Give either `episodes` or `steps`, the least number of steps; episodes that are still running then are truncated.
-    `epsilon` is the probability of a random action. With `population`, that many members of mixed skill are made from
-    the policies by `perturbation`. With `out`, a run folder with a store is written, which `resume=True` continues,
-    also with more episodes or steps; without it the dataset is only in memory.
+    `epsilon` is the probability of a random action; `protocol` and `max_frames` are for Atari games. With `population`,
+    that many members of mixed skill are made from the policies by `perturbation`. With `out`, a run folder with a store
+    is written, which `resume=True` continues, also with more episodes or steps; without it the dataset is only in
+    memory.
 
         data = rbi.record(["runs/cart", "random"], episodes=200, out="logs")
     """

@@ -44,7 +44,8 @@ LONG_EPISODE = 100_000
 
 @dataclass(frozen=True)
 class Protocol(Checked):
-    """Evaluation protocol: how episodes start, how actions are chosen, when episodes are truncated.
+    """Evaluation protocol: how episodes start, how actions are chosen, when episodes are truncated. The name matters
+    for Atari games only.
 
     paper     Atari: up to 30 no-ops at the start, no sticky actions
     modern    Atari: sticky actions with probability 0.25, no no-ops (Machado et al., 2018)
@@ -444,10 +445,11 @@ def evaluate(
     """Evaluate a policy: run episodes with actions sampled from it and summarise their scores.
 
     `policy` is a `Policy`, a folder that `Policy.save` wrote, or a run folder of training (its best policy). `env` is
-    a Gymnasium id or a function that makes an environment; by default the one that the policy was trained in. `epsilon`
-    is the probability of a random action; `deterministic` takes the most probable action instead of sampling, whose
-    ratio to beta is unbounded. `callback` gets the metrics of every finished episode. With `out`, a run folder is
-    written; `overwrite` replaces an earlier one.
+    a Gymnasium id or a function that makes an environment; by default the one that the policy was trained in.
+    `protocol` (Atari games only) is "paper", with no-ops at the start, or "modern", with sticky actions. `epsilon` is
+    the probability of a random action; `deterministic` takes the most probable action instead of sampling, whose ratio
+    to beta is unbounded. `callback` gets the metrics of every finished episode. With `out`, a run folder is written;
+    `overwrite` replaces an earlier one.
 
         result = rbi.evaluate("runs/cart", episodes=50)
         result.mean, result.interval, result.scores

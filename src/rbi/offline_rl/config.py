@@ -67,7 +67,8 @@ class EvaluationConfig(Checked):
     """A policy is "not below" the behaviour policy if, with 95% confidence, it loses less than this share of its
     score."""
     protocol: ProtocolName = "paper"
-    """paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability 0.25."""
+    """Atari games only. paper: up to 30 no-ops at the start, no sticky actions; modern: sticky actions with probability
+    0.25."""
     max_frames: Annotated[int, Ge(1)] = DEFAULT_MAX_FRAMES
     """Emulator frames after which an Atari episode is truncated."""
     max_idle_frames: Annotated[int, Ge(0)] = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from rbi import envs as environments
 from rbi import fileio, runs
-from rbi.config import Device, check_seed
+from rbi.config import Device, check_seed, choose_device
 from rbi.online.config import PARTS, Algorithm, Preset, TrainConfig, unused_settings
 from rbi.online.run_logger import DivergenceError, RunOptions, take_options
 from rbi.online.train import ENV_SETTINGS, Env, check_resumable, train
@@ -85,17 +85,21 @@ def sweep(
         result = sweep(["CartPole-v1", "Acrobot-v1"], ["rbi", "apex"], range(3), out="runs/sweep")
         print(result.summary())
     """
-    seeds = [check_seed(seed) for seed in seeds]
+    envs, algos = check_several("envs", envs), check_several("algos", algos)
+    seeds = [check_seed(seed) for seed in check_several("seeds", seeds)]
+    if resume and overwrite:
+        raise ValueError("resume: name the sweep with out, without overwrite")
     path, options = fileio.as_path(out), take_options(overrides, options)
     if options.mirror:
         raise ValueError(f"mirror = {options.mirror}: is for single runs, not for a sweep")
-    changes = {algo: used_settings(algo, overrides) if len(algos) > 1 else overrides for algo in algos}
-    configs = [TrainConfig.preset(env, algo, preset, **changes[algo]) for env, algo in itertools.product(envs, algos)]
-    for config in configs:
-        environments.check(config.env)
+    if map_jobs is None:
+        choose_device(device)
+    configs = make_configs(envs, algos, preset, overrides)
+    ids = [config.env.id for config in configs[:: len(algos)]]
+    check_distinct(envs=[as_file_name(id_) for id_ in ids], algos=algos, seeds=seeds)
     settings = {
-        "envs": [config.env.id for config in configs[:: len(algos)]],
-        "algos": list(algos),
+        "envs": ids,
+        "algos": algos,
         "seeds": seeds,
         "preset": preset,
         **{name: getattr(configs[0].env, name) for name in ENV_SETTINGS},
@@ -113,9 +117,6 @@ def sweep(
             SweepJob(config, seed, folder / f"{config.algo}-{as_file_name(config.env.id)}-seed{seed}")
             for config, seed in itertools.product(configs, seeds)
         ]
-        folders = [job.path for job in jobs]
-        if twice := [path.name for path in folders if folders.count(path) > 1]:
-            raise ValueError(f"{twice[0]}: is the folder of several runs; environments need different names")
         left = [job for job in jobs if not is_finished(job.path, job.config.schedule.updates)]
         if left and map_jobs is not None:
             run_remotely(left, folder, map_jobs, options, progress=progress)
@@ -126,13 +127,46 @@ def sweep(
                 try:
                     run_job(job, options, device, progress=progress, argv=argv)
                 except KeyboardInterrupt:
-                    how = shlex.join(["--resume", "--out", str(writer.path)])
+                    named = ["--envs" if len(ids) > 1 else "--env", ",".join(ids)] if ":" in "".join(ids) else []
+                    how = f"{shlex.join([*named, '--resume', '--out', str(writer.path)])} (Python: resume=True)"
                     raise KeyboardInterrupt(f"stopped; the sweep continues with {how}") from None
         rows = [row_of(runs.read(job.path)) for job in jobs if is_finished(job.path)]
         if not rows:
             raise ValueError(f"{writer.path}: no run of the sweep has a result")
         writer.result({"rows": rows})
     return SweepResult(writer.path, [job.path for job in jobs], rows)
+
+
+def check_several(name: str, values: Any) -> list[Any]:
+    """An argument of a sweep as a list. Raises ValueError unless it is one or more values, not a single one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} = {values!r}: must be a list, also of one, such as [{values!r}]")
+    found = list(values)
+    if not found:
+        raise ValueError(f"{name} is empty: name at least one")
+    return found
+
+
+def check_distinct(**arguments: list[Any]) -> None:
+    """Raise ValueError for a value that occurs twice: environment, algorithm and seed name the folder of a run."""
+    for name, values in arguments.items():
+        if twice := [value for value in values if values.count(value) > 1]:
+            advice = "runs need different environments, algorithms and seeds, which name their folders"
+            raise ValueError(f"{name}: {twice[0]} occurs twice; {advice}")
+
+
+def make_configs(
+    envs: Sequence[Env], algos: Sequence[Algorithm], preset: Preset | None, overrides: Mapping[str, Any]
+) -> list[TrainConfig]:
+    """The settings of the runs, by environment and algorithm, in environments that exist."""
+    for name in ("callback", "trunk", "engine", "config"):
+        if name in overrides:
+            raise ValueError(f"{name}: a sweep takes none; use rbi.train for each run")
+    changes = {algo: used_settings(algo, overrides) if len(algos) > 1 else overrides for algo in algos}
+    configs = [TrainConfig.preset(env, algo, preset, **changes[algo]) for env, algo in itertools.product(envs, algos)]
+    for config in configs:
+        environments.check(config.env)
+    return configs
 
 
 def resume_sweep(path: Path, settings: dict[str, Any], seed: int, *, progress: bool) -> runs.Writer:

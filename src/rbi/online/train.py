@@ -146,8 +146,8 @@ def train(
     check_names(overrides)
     check_callback(callback)
     path = folder_of(out)
-    if resume and path is None:
-        raise ValueError("resume: name the run with out")
+    if resume and (path is None or overwrite):
+        raise ValueError("resume: name the run with out, without overwrite")
     resumed = path if resume else None
     mirror = open_mirror(path, options, resume=resume, overwrite=overwrite, progress=progress)
     start: Path | None = None
@@ -362,9 +362,14 @@ def find_checkpoint(path: Path, config: TrainConfig, *, progress: bool = True) -
     counters = checkpoint.read_state(start)["counters"]
     with fileio.naming(start / checkpoint.STATE):
         done = counters["updates"] - counters.get("repeated_updates", 0)
+    check_not_beyond(path, done, config)
+    return start
+
+
+def check_not_beyond(path: Path, done: int, config: TrainConfig) -> None:
+    """Raise ValueError if a run has done more updates than it is resumed with."""
     if done > config.schedule.updates:
         raise ValueError(f"--schedule.updates = {config.schedule.updates}: {path} has done {done:,} already")
-    return start
 
 
 def count_resume(path: Path, info: dict[str, Any], engine: Engine) -> dict[str, Any]:
@@ -398,8 +403,11 @@ def load_complete(path: Path, config: TrainConfig, trunk: TrunkFactory | None) -
     if found is None:
         return None
     with fileio.naming(path / "result.json"):
-        if found["last"]["updates"] - found.get("repeated_updates", 0) < config.schedule.updates:
-            return None
+        done = found["last"]["updates"] - found.get("repeated_updates", 0)
+    check_not_beyond(path, done, config)
+    if done < config.schedule.updates:
+        return None
+    with fileio.naming(path / "result.json"):
         policies = {name: path / "policies" / name for name in ("last", "best")}
         evaluation = found.get("evaluation")
         return TrainResult(
