@@ -224,14 +224,13 @@ def check_unseen(policy: Policy, data: Dataset) -> None:
 def check_copies(data: Dataset, unit: Unit = "episode") -> None:
     """Raise ValueError if episodes were logged several times: copies are no evidence. With players as the unit, those
     of one player are none either way, and are not looked at."""
-    of_players = unit == "player" or len(np.unique(data.records["player"])) > 1
-    across = copied_episodes(data, data.records["player"]) if of_players else None
-    copied = copied_episodes(data) if unit == "episode" else across
-    if copied is None or not copied.any():
+    players = data.records["player"]
+    copied = copied_episodes(data, players if unit == "player" else None)
+    if not copied.any():
         return
     first = int(copied.argmax())
     advice = "remove the copies, by an identifier: not all equal rows are copies"
-    if across is not None and not across.any():
+    if unit == "episode" and not copied_episodes(data, players).any() and len(np.unique(players)) > 1:
         advice = "only of the same player, though: make players the unit (--unit player), or else remove the copies"
     raise ValueError(
         f"{place(data, first)}: is one of {int(copied.sum()):,} episodes (of {len(data):,}) that are there several "
