@@ -306,7 +306,7 @@ def test_a_summary_counts_ends_actions_rewards_and_players():
         ({"observations": [[1j], [1]]}, r"observations of type complex128: must be real numbers"),
         ({"rewards": [1j, 1]}, "^rewards of type complex128: must be real numbers"),
         ({"rewards": np.array([1, 2], "m8[h]")}, r"^rewards of type timedelta64\[h\]: must be real numbers"),
-        ({"rewards": np.ma.masked_equal([1.0, -999.0], -999.0)}, "a masked array: .* leave these steps out"),
+        ({"rewards": np.ma.masked_equal([1.0, -999.0], -999.0)}, "a masked array, .*: leave these steps out"),
         ({"observations": np.array([["NaT"], ["2024"]], "M8[s]")}, r"of type datetime64\[s\]: must be real numbers"),
     ],
 )

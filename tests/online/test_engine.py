@@ -41,10 +41,10 @@ def test_a_run_repeats_to_the_last_bit_and_depends_on_its_seed(algo):
     assert not torch.equal(first.learner.vector, other.learner.vector)
 
 
-FROM_TARGET = {"improve_in": "both", "bootstrap_policy": "rule", "improve_from": "target"}
+FROM_LATEST = {"improve_from": "latest"}
 
 
-@pytest.mark.parametrize("settings", [{}, FROM_TARGET, {"algo": "apex"}], ids=["rbi", "from target", "apex"])
+@pytest.mark.parametrize("settings", [{}, FROM_LATEST, {"algo": "apex"}], ids=["rbi", "from latest", "apex"])
 @pytest.mark.parametrize("steps", [3, 41, 77])
 def test_a_run_resumed_from_a_checkpoint_ends_as_the_uninterrupted_one(settings, steps, tmp_path):
     config = small_config(**settings)
@@ -263,7 +263,9 @@ def test_recent_scores_are_of_two_episodes_per_low_epsilon_environment(num_envs,
 
 
 @pytest.mark.parametrize(
-    "settings", [{"improve_in": "both"}, {"improve_in": "actor"}, {"improve_in": "learner"}, {"algo": "apex"}], ids=str
+    "settings",
+    [{}, FROM_LATEST | {"improve_in": "actor"}, {"improve_in": "learner"}, {"algo": "apex"}],
+    ids=["both", "actor", "learner", "apex"],
 )
 def test_the_policy_of_a_run_is_what_its_actors_follow(settings):
     engine = run_to_end(make_engine(small_config(**settings)))
@@ -422,7 +424,7 @@ def test_a_captured_actor_shrinks_screens_which_it_reads_where_they_lie():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("env", ["CartPole-v1", Doors], ids=["all legal", "masks"])
-@pytest.mark.parametrize("settings", [{}, FROM_TARGET, {"algo": "apex"}], ids=["rbi", "from target", "apex"])
+@pytest.mark.parametrize("settings", [{}, FROM_LATEST, {"algo": "apex"}], ids=["rbi", "from latest", "apex"])
 def test_on_a_gpu_the_counts_are_the_same_and_warm_up_runs_leave_no_trace(settings, env):
     config = small_config(env=env, **settings)
     engine = make_engine(config, device=torch.device("cuda"))
