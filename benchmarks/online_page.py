@@ -16,6 +16,8 @@ SPEED_HEAD = """
 
 Breakout, both networks of RBI learning, batch size 128, sampling and priority updates included. *Bare emulator*: the
 same environments with random actions and nothing else, in the same run. *Learner alone*: updates without environments.
+RBI's rows are from before its learner improved the policy of its target networks
+([decision 033](decisions/033-improve-the-target-networks.md)).
 """
 
 SPEED_AIM = """

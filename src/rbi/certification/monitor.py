@@ -163,7 +163,7 @@ def monitor(
         new = policy if isinstance(policy, Policy) else load_policy(policy)
         logs = [read_as_trained(new, policy, source, format, settings) for source in sources]
     if len(logs) > 1 and not config.accept_equal:
-        check_apart(*logs)
+        check_disjoint(*logs)
     result = replace(
         compare([live_returns(log, config) for log in logs], config),
         episodes=len(logs[0]),
@@ -240,7 +240,7 @@ def difference_over_time(
     return np.maximum(paired[0], ours[0] - theirs[1]), np.minimum(paired[1], ours[1] - theirs[0])
 
 
-def check_apart(live: Dataset, control: Dataset) -> None:
+def check_disjoint(live: Dataset, control: Dataset) -> None:
     """Raise ValueError if both logs have the same episodes: their difference would be too small, and certain."""
     shared = shared_episodes(live, episode_digests(control))
     if shared.any():
